@@ -35,11 +35,6 @@ class NotReadyError(QuirksError):
 class GenerationTimeoutError(QuirksError):
     """Requests took longer than ``request.timeout_s``; they were aborted."""
 
-    @staticmethod
-    def remedy(limit_s: float) -> str:
-        """Returns what to do about it, given the limit in seconds."""
-        return f"raise it with request.timeout_s or export NRL_VLLM_ASYNC_TIMEOUT_SECONDS={int(limit_s * 2) or 1}"
-
 
 class GenerationAbortedError(QuirksError):
     """Requests were aborted by something else than their caller: a refit that failed, sleep, or a shutdown."""

@@ -184,10 +184,11 @@ class Requests:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._running.difference_update(tasks)
         if late:
-            raise GenerationTimeoutError(_too_long(late, self.timeout_s or 0.0))
+            raise GenerationTimeoutError(too_long(f"sample {', '.join(sorted(late, key=int))}", self.timeout_s))
 
 
-def _too_long(indices: Sequence[str], limit_s: float) -> str:
-    which = ", ".join(sorted(indices, key=int))
-    remedy = GenerationTimeoutError.remedy(limit_s)
-    return f"sample {which} took longer than request.timeout_s = {limit_s:g} s, and was aborted; {remedy}"
+def too_long(what: str, limit_s: float | None) -> str:
+    """Returns what went wrong with a request that reached its time limit, in seconds, and what to do about it."""
+    limit_s = limit_s or 0.0
+    remedy = f"raise it with request.timeout_s or export NRL_VLLM_ASYNC_TIMEOUT_SECONDS={int(limit_s * 2) or 1}"
+    return f"{what} took longer than request.timeout_s = {limit_s:g} s, and was aborted; {remedy}"

@@ -19,8 +19,8 @@ from worker.engine.topology import Expected, Topology, read_topology
 from worker.generation import Requests
 from worker.launch import parsed, prepare, sampling_warnings
 from worker.metrics import EngineMetrics
-from worker.refit.open_update import UpdateSteps
 from worker.refit.refitting import Refitting
+from worker.server.trainer_client import TrainerClient
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -35,7 +35,7 @@ class _Running:
     engine: Engine
     requests: Requests
     refitting: Refitting
-    update_steps: UpdateSteps
+    trainer_client: TrainerClient
     metrics: EngineMetrics
     server: OpenAIServer | None = None
 
@@ -136,11 +136,6 @@ class WorkerLifecycle:
         """The refits of the running engine; error as for `engine`."""
         return self._parts.refitting
 
-    @property
-    def update_steps(self) -> UpdateSteps:
-        """Its weight updates by calls of a trainer elsewhere; error as for `engine`."""
-        return self._parts.update_steps
-
     async def post_init_async(self) -> None:
         """Starts the engine and, if ``server.enabled``, the OpenAI-compatible server.
 
@@ -199,7 +194,7 @@ class WorkerLifecycle:
                 returns_experts=bool(self._launch.arguments.get("enable_return_routed_experts")),
             ),
             refitting,
-            UpdateSteps(refitting, engine, self._warn),
+            TrainerClient(self, engine, refitting, self._warn),
             EngineMetrics(engine.llm),
         )
         self._warn(*engine.warnings, *self._launch.registry.observe(self.plan, self.receipt))
@@ -273,9 +268,8 @@ class WorkerLifecycle:
 
     def _openai_server(self, listener: Listener | None = None) -> OpenAIServer:
         from worker.server import OpenAIServer
-        from worker.server.trainer_client import TrainerClient
 
-        return OpenAIServer(self.engine, self.config, TrainerClient(self), listener)
+        return OpenAIServer(self.engine, self.config, self._parts.trainer_client, listener)
 
     # ---- parts
 

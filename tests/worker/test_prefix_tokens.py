@@ -77,37 +77,34 @@ def test_the_result_is_the_models_ids_with_the_templates_tail(turns, stripped, t
 def test_an_explicit_prefix_ends_with_the_last_assistant():
     """Without any assistant it stands for all messages."""
     for roles, messages in (("user assistant tool assistant user", 4), ("system user", 2)):
-        body = {"messages": [{"role": role} for role in roles.split()], "required_prefix_token_ids": [5, 6]}
+        said = [{"role": role} for role in roles.split()]
 
-        assert prefix_of(body) == Prefix((5, 6), messages, "required_prefix_token_ids")
+        assert prefix_of(said, [5, 6]) == Prefix((5, 6), messages, "required_prefix_token_ids")
 
 
 def test_the_last_message_that_carries_ids_counts():
     carrying = [{"role": "assistant", "prompt_token_ids": [n], "generation_token_ids": [n, n]} for n in (1, 2)]
     messages = [{"role": "user"}, carrying[0], {"role": "user"}, carrying[1], {"role": "assistant"}, {"role": "user"}]
 
-    assert prefix_of({"messages": messages}) == Prefix((2, 2, 2), 4, "messages[3]")
-    assert prefix_of({"messages": messages, "required_prefix_token_ids": [9]}).token_ids == (9,)
+    assert prefix_of(messages) == Prefix((2, 2, 2), 4, "messages[3]")
+    assert prefix_of(messages, [9]).token_ids == (9,)
 
 
 _EMPTY = {"role": "assistant", "prompt_token_ids": [], "generation_token_ids": []}
 
 
-@pytest.mark.parametrize("body", [{"prompt": "x"}, {"messages": [{"role": "user"}, 7, None]}, {"messages": [_EMPTY]}])
-def test_a_request_without_ids_requires_none(body):
-    assert prefix_of(body) is None
+@pytest.mark.parametrize("messages", [[{"role": "user"}, 7, None], [_EMPTY]])
+def test_a_request_without_ids_requires_none(messages):
+    assert prefix_of(messages) is None
 
 
 @pytest.mark.parametrize("ids", [5, [1, -1], [True]])
 def test_ids_that_are_none_are_named(ids):
     with pytest.raises(RequestError, match="required_prefix_token_ids must be a list of token ids"):
-        prefix_of({"messages": [{"role": "user"}], "required_prefix_token_ids": ids})
+        prefix_of([{"role": "user"}], ids)
 
 
 def test_what_a_message_carries_never_reaches_a_template():
     message = {"role": "assistant", "content": "x", "prompt_token_ids": [1], "generation_log_probs": []}
 
-    assert without_carried({"model": "m", "messages": [message, 3]}) == {
-        "model": "m",
-        "messages": [{"role": "assistant", "content": "x"}, 3],
-    }
+    assert without_carried([message, 3]) == [{"role": "assistant", "content": "x"}, 3]

@@ -208,7 +208,7 @@ class Refitting:
         """Has every process of the engine join the group that this process opens."""
         await self._join(1, self.address, port, world_size)
 
-    # ---- parts that steps of an update share (`worker.refit.open_update`)
+    # ---- parts that steps of an update share (`worker.server.trainer_client`)
 
     async def update(self, take: _Take, clear_cache: bool | None) -> None:
         """Updates the weights; requests in flight wait, and go on under the new ones.

@@ -10,8 +10,6 @@ import sys
 from quirks_core.configuration.config import GenerationConfig
 from worker.server.errors import ServerStartError
 
-#: Connections that may wait to be accepted.
-BACKLOG = 2048
 _EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104  # compared with, not listened on
 
 
@@ -34,37 +32,25 @@ class Listener:
         section = config.server
         everywhere = config.cluster.num_nodes > 1 and not section.rl_routes
         self.host = section.host or ("0.0.0.0" if everywhere else "127.0.0.1")  # noqa: S104
-        self.socket = _listen(self.host, section.port)
-        self._same = self.socket.dup()  # uvicorn closes `socket` when it stops
-        name = _own_address() if self.host in _EVERY_INTERFACE else self.host
+        host, port = self.host, section.port
+        try:
+            family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self.socket = socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=host == "::")
+        except OSError as error:
+            raise ServerStartError(
+                f"the server cannot listen at {host} port {port}: {error.strerror}; change server.host or server.port"
+            ) from None
+        # Its connections inherit this. asyncio leaves it out for such a socket, and each event would wait for an ACK.
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        name = _own_address() if host in _EVERY_INTERFACE else host
         self.base_url = f"http://{f'[{name}]' if ':' in name else name}:{self.socket.getsockname()[1]}/v1"
 
     def close(self) -> None:
         """Frees the port; can be called more than once."""
         # An engine process that was forked since then has the socket too, and would keep it listening after a close.
         with contextlib.suppress(OSError):
-            self._same.shutdown(socket.SHUT_RDWR)
-        self._same.close()
+            self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens there; 0 is a free port.
-
-    Raises:
-        ServerStartError: It is taken, or the host is no address of this machine.
-    """
-    try:
-        family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=host == "::")
-    except OSError as error:
-        raise ServerStartError(
-            f"the server cannot listen at {host} port {port}: {error.strerror}; change server.host or server.port"
-        ) from None
-    # Made again, it knows its protocol. Without that asyncio leaves TCP_NODELAY out, and each event waits for an ACK.
-    found = socket.socket(fileno=made.detach())
-    found.setblocking(False)
-    return found
 
 
 def _own_address() -> str:

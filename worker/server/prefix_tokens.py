@@ -98,14 +98,15 @@ def without_answers(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def prefix_of(body: dict[str, Any]) -> Prefix | None:
+def prefix_of(messages: list[Any], required: object = None) -> Prefix | None:
     """Finds the ids that a request's prompt must start with.
 
     Those of ``required_prefix_token_ids``, which stand for all messages up to the last assistant's; otherwise those that the
     last message with ``prompt_token_ids`` and ``generation_token_ids`` carries, which stand for all messages up to it.
 
     Args:
-        body: A chat or tokenize request, as JSON gives it.
+        messages: The messages of a chat or tokenize request, as JSON gives them.
+        required: Its ``required_prefix_token_ids``.
 
     Returns:
         None if nothing is required.
@@ -113,41 +114,31 @@ def prefix_of(body: dict[str, Any]) -> Prefix | None:
     Raises:
         RequestError: The ids are no list of token ids, or a message carries only one of its two parts.
     """
-    messages = body.get("messages")
-    if not isinstance(messages, list):
-        return None
-    required = body.get("required_prefix_token_ids")
+    numbered = [(end, message) for end, message in enumerate(messages, 1) if isinstance(message, dict)]
     if required is not None:
-        said = [at for at, message in enumerate(messages) if isinstance(message, dict) and message.get("role") == "assistant"]
-        last = said[-1] if said else len(messages) - 1
+        end = max((end for end, message in numbered if message.get("role") == "assistant"), default=len(messages))
         name = "required_prefix_token_ids"
-        return Prefix(ids, last + 1, name) if (ids := _token_ids(required, name)) else None
-    for at in reversed(range(len(messages))):
-        message = messages[at]
-        if isinstance(message, dict) and message.get("prompt_token_ids") is not None:
-            parts = [(name, message.get(name)) for name in CARRIED[:2]]
-            prompt, generated = (_token_ids(value, f"messages[{at}].{name}") for name, value in parts)
-            return Prefix(ids, at + 1, f"messages[{at}]") if (ids := prompt + generated) else None
+        return Prefix(ids, end, name) if (ids := _token_ids(required, name)) else None
+    for end, message in reversed(numbered):
+        if message.get("prompt_token_ids") is not None:
+            source = f"messages[{end - 1}]"
+            prompt, generated = (_token_ids(message.get(name), f"{source}.{name}") for name in CARRIED[:2])
+            return Prefix(ids, end, source) if (ids := prompt + generated) else None
     return None
 
 
-def without_carried(body: dict[str, Any]) -> dict[str, Any]:
-    """Returns the request without what its messages carry, so that no template can show it to the model."""
-    messages = body.get("messages")
-    if not isinstance(messages, list):
-        return body
-    kept = [
+def without_carried(messages: list[Any]) -> list[Any]:
+    """Returns the messages without what they carry, so that no template can show it to the model."""
+    return [
         {key: value for key, value in message.items() if key not in CARRIED} if isinstance(message, dict) else message
         for message in messages
     ]
-    return {**body, "messages": kept}
 
 
-def _token_ids(value: object, name: str) -> tuple[int, ...]:
+def _token_ids(value: Any, name: str) -> tuple[int, ...]:
     # `type() is int`: JSON's true is no token id.
-    tokens = value if isinstance(value, list) else [value]
-    wrong = [token for token in tokens if type(token) is not int or token < 0]
-    if wrong or tokens is not value:
-        shown = shortened(repr((wrong or tokens)[0]), most=80)
+    wrong = [token for token in value if type(token) is not int or token < 0] if isinstance(value, list) else [value]
+    if wrong:
+        shown = shortened(repr(wrong[0]), most=80)
         raise RequestError(f"{name} must be a list of token ids (integers from 0 on), not {shown}", parameter=name)
-    return tuple(tokens)
+    return tuple(value)

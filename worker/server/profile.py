@@ -8,8 +8,7 @@ from typing import Any
 from quirks_core.configuration.config import GenerationConfig
 from worker.server.errors import RequestError
 
-#: Fields that change the distribution sampled from, and the value at which they do not. What a checkpoint's
-#: ``generation_config.json`` sets for them must not apply either, so all of them are set.
+#: Fields that change the distribution sampled from, and the value at which they do not.
 _NEUTRAL = {"min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 #: Further such fields, for which only an empty value is neutral, or none: vLLM 0.30 and 0.31 have ``watermarking=True`` in each
 #: request, which does nothing in an engine without a watermark.
@@ -21,20 +20,24 @@ class SamplingProfile:
 
     Args:
         config: The configuration; in a rollout no request may have another distribution than its sampling or validation.
+
+    Attributes:
+        defaults: What vLLM's handlers take for that which a request leaves open, instead of the values of the checkpoint's
+            ``generation_config.json``; stop tokens they add to the request's own.
     """
 
     def __init__(self, config: GenerationConfig) -> None:
         self._sampling = sampling = config.sampling
         self._fixed = config.purpose == "rollout"
-        self._planned = {
-            "temperature": float(sampling.temperature),
-            "top_p": float(sampling.top_p),
-            "top_k": sampling.top_k,
-            **_NEUTRAL,
+        own = {"temperature": float(sampling.temperature), "top_p": float(sampling.top_p), "top_k": sampling.top_k}
+        self.defaults: dict[str, Any] = {
+            **own,
+            "max_tokens": sampling.max_new_tokens,
+            "stop_token_ids": list(sampling.stop_token_ids),
         }
+        self._planned = own | _NEUTRAL
         asked = {"temperature": config.server.validation_temperature, "top_p": config.server.validation_top_p}
-        validation = {name: value for name, value in asked.items() if value is not None}
-        self._validation = {**self._planned, **validation} if validation else None
+        self._validation = {name: value for name, value in asked.items() if value is not None}
 
     def complete(self, request: Any) -> None:
         """Completes a validated request, in place.
@@ -45,32 +48,27 @@ class SamplingProfile:
         Raises:
             RequestError: It has another distribution than the rollout's or the validation's.
         """
-        typed = set(request.model_fields_set)
-        for name, planned in self._chosen(request).items():
-            if getattr(request, name, None) is None:
-                setattr(request, name, planned)
-        fields = vars(request)  # reading max_tokens as an attribute warns: OpenAI calls it deprecated
-        most = [fields[name] for name in ("max_completion_tokens", "max_tokens") if fields.get(name) is not None]
-        if not most:
-            most = [self._sampling.max_new_tokens]
-            setattr(request, "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens", most[0])
-        if "min_tokens" not in typed:
-            request.min_tokens = min(self._sampling.min_new_tokens, most[0])
-        if "ignore_eos" not in typed:
-            request.ignore_eos = self._sampling.ignore_eos
-        self._complete_stops(request, typed)
-
-    def _chosen(self, request: Any) -> Mapping[str, float]:
-        """Returns the profile that a request is sampled with: the first one that agrees with all its fields."""
-        profile = self._planned
+        sampling, typed = self._sampling, request.model_fields_set
         if self._fixed:
-            if (differing := _differing(request, profile)) and self._validation and not _differing(request, self._validation):
-                profile, differing = self._validation, []
-            self._refuse(request, differing)
-        return profile
+            self._check(request)
+        if "min_tokens" not in typed:
+            request.min_tokens = sampling.min_new_tokens
+        if "ignore_eos" not in typed:
+            request.ignore_eos = sampling.ignore_eos
+        if sampling.stop_strings:
+            own = [request.stop] if isinstance(request.stop, str) else request.stop or ()
+            request.stop = list(dict.fromkeys([*own, *sampling.stop_strings]))
+            if "include_stop_str_in_output" not in typed:
+                request.include_stop_str_in_output = True  # as in every other generation of the worker
 
-    def _refuse(self, request: Any, differing: list[str]) -> None:
+    def _check(self, request: Any) -> None:
+        """Makes sure that all fields agree with the planned profile, or all with the validation's, which is set then."""
         planned = self._planned
+        differing = _differing(request, planned)
+        if differing and self._validation and not _differing(request, planned | self._validation):
+            differing = []
+            for name, value in self._validation.items():
+                setattr(request, name, value)
         problems = {
             name: f"{name} = {getattr(request, name):g} is not the rollout's {name} = {planned[name]:g}" for name in differing
         }
@@ -86,20 +84,12 @@ class SamplingProfile:
         if problems:
             problem = "; ".join(problems.values())
             remedy = "leave it out, or change the worker's sampling section (or its purpose, if this is not trained on)"
-            if other := self._validation:
+            if self._validation:
+                other = planned | self._validation
                 remedy += f"; for validation send temperature = {other['temperature']:g} and top_p = {other['top_p']:g}"
             raise RequestError(
                 f"{problem}; the trainer would learn from samples of another policy: {remedy}", parameter=next(iter(problems))
             )
-
-    def _complete_stops(self, request: Any, typed: set[str]) -> None:
-        sampling = self._sampling
-        request.stop_token_ids = list(dict.fromkeys([*(request.stop_token_ids or ()), *sampling.stop_token_ids]))
-        if sampling.stop_strings:
-            own = [request.stop] if isinstance(request.stop, str) else request.stop or ()
-            request.stop = list(dict.fromkeys([*own, *sampling.stop_strings]))
-            if "include_stop_str_in_output" not in typed:
-                request.include_stop_str_in_output = True  # as in every other generation of the worker
 
 
 def _differing(request: Any, profile: Mapping[str, float]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.engine.exceptions import EngineGenerateError
 
 from quirks_core.base.errors import QuirksError
-from worker.errors import GenerationTimeoutError
+from worker.generation import too_long
 from worker.server.errors import RequestError, ServerStartError
 from worker.server.prefix_tokens import CARRIED
 
@@ -66,12 +66,20 @@ class SupervisedEngine:
         end = None if self._timeout_s is None else asyncio.get_running_loop().time() + self._timeout_s
         async with aclosing(self._engine.llm.generate(prompt, sampling_params, request_id, **kwargs)) as results:
             try:
-                while (result := await self._next(results, end)) is not None:
+                while True:
+                    async with self._engine.watched(), asyncio.timeout_at(end):
+                        result = await anext(results, None)
+                    if result is None:
+                        return
+                    self._engine.readiness.check()  # a failed refit ends what is in flight
+                    if any(output.finish_reason == "abort" for output in result.outputs):
+                        raise QuirksError(
+                            "the engine ended the request before its reply was complete: generation was paused with mode "
+                            "'abort', or the engine was put to sleep; send the request again"
+                        )
                     yield result
             except TimeoutError:
-                limit_s = self._timeout_s or 0.0
-                problem = f"the request took longer than request.timeout_s = {limit_s:g} s, and was aborted"
-                raise CutOffError(f"{problem}; {GenerationTimeoutError.remedy(limit_s)}", HTTPStatus.GATEWAY_TIMEOUT) from None
+                raise CutOffError(too_long("the request", self._timeout_s), HTTPStatus.GATEWAY_TIMEOUT) from None
             except QuirksError as error:
                 raise CutOffError(str(error)) from error
             except EngineGenerateError as error:  # vLLM packs what a request did wrong into it
@@ -79,26 +87,16 @@ class SupervisedEngine:
                 await self._engine.llm.abort(request_id)
                 raise (error.__cause__ or error) from None
 
-    async def _next(self, results: AsyncGenerator[Any, None], end: float | None) -> Any:
-        """Returns the next result; None after the last."""
-        async with self._engine.watched(), asyncio.timeout_at(end):
-            result = await anext(results, None)
-        if result is None:
-            return None
-        self._engine.readiness.check()  # a failed refit ends what is in flight
-        if any(output.finish_reason == "abort" for output in result.outputs):
-            raise QuirksError(
-                "the engine ended the request before its reply was complete: generation was paused with mode 'abort', or the "
-                "engine was put to sleep; send the request again"
-            )
-        return result
-
 
 class Record:
-    """What the engine generated for one chat: token ids and their logprobs, by index of the choice."""
+    """What the engine generated for one chat.
+
+    Attributes:
+        fields: Those that the message of each choice carries, by the choice's index.
+    """
 
     def __init__(self) -> None:
-        self._fields: dict[int, dict[str, Any]] = {}
+        self.fields: dict[int, dict[str, Any]] = {}
 
     async def noting(self, results: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
         """Yields vLLM's ``RequestOutput``s, each the whole of the generation or the next piece of it, and notes them."""
@@ -109,7 +107,7 @@ class Record:
 
     def _add(self, result: Any) -> None:
         for output in result.outputs:
-            fields = self._fields.setdefault(output.index, {name: [] for name in CARRIED[:3]})
+            fields = self.fields.setdefault(output.index, {name: [] for name in CARRIED[:3]})
             prompt, token_ids, logprobs = fields.values()
             prompt[:] = result.prompt_token_ids or prompt
             token_ids += output.token_ids
@@ -118,18 +116,9 @@ class Record:
             if spans := getattr(output, "weight_versions", None):  # from vLLM 0.32 on, with the last piece
                 fields["weight_versions"] = [(span.version, span.start, span.end) for span in spans]
 
-    def carried(self, index: int, routed_experts: str | None = None) -> dict[str, Any]:
-        """Returns the fields of one choice's message.
-
-        Args:
-            index: The choice.
-            routed_experts: vLLM's base64 text of the experts that each token went to, if it made one.
-        """
-        return self._fields[index] | ({} if routed_experts is None else {"routed_experts": routed_experts})
-
     def in_event(self, event: str) -> str:
         """Puts the fields into the deltas of a server-sent event."""
         chunk = json.loads(event.removeprefix("data: "))
         for choice in chunk["choices"]:
-            choice["delta"] |= self.carried(choice["index"])
+            choice["delta"] |= self.fields[choice["index"]]
         return f"data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n"

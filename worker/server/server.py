@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 
 from worker.server.errors import ServerStartError
-from worker.server.listening import BACKLOG, Listener
+from worker.server.listening import Listener
 
 if TYPE_CHECKING:
     import uvicorn
@@ -66,25 +66,17 @@ class OpenAIServer:
         Raises:
             ServerStartError: The installed vLLM refuses the configuration.
         """
-        from worker.server.app import routes_of  # imports vLLM, which reads its environment meanwhile
+        from worker.server.app import routes_of
 
         served = self._app()
         app.router.routes += routes_of(served, served)
 
     def _app(self) -> FastAPI:
-        from worker.server.access import RequireKey
-        from worker.server.app import openai_app, routes_of
+        from worker.server.app import server_app
         from worker.server.serving import Serving
 
         allow_media(self._engine.llm.model_config)
-        serving = Serving(self._engine, self._config)
-        app = openai_app(serving, completions=self.rl_api_key is not None)
-        if self.rl_api_key is not None:
-            from worker.server.rl_routes import trainer_app
-
-            routes = trainer_app(serving, self._trainer)
-            app.router.routes += routes_of(routes, RequireKey(routes, self.rl_api_key))
-        return app
+        return server_app(Serving(self._engine, self._config), self._trainer, self.rl_api_key)
 
     async def start(self) -> None:
         """Serves in a task of the running event loop, the engine's; returns when connections are accepted.
@@ -94,7 +86,7 @@ class OpenAIServer:
         """
         import uvicorn
 
-        from worker.server.access import RequireKey
+        from worker.server.app import RequireKey  # imports vLLM, which reads its environment meanwhile
 
         try:
             app = RequireKey(self._app(), *filter(None, (self.api_key, self.rl_api_key)))
@@ -108,13 +100,13 @@ class OpenAIServer:
                     log_config=None,  # logging is configured by the host application
                     access_log=False,
                     server_header=False,
-                    backlog=BACKLOG,
                     timeout_keep_alive=120,
                     timeout_graceful_shutdown=_SHUTDOWN_S,
                 )
             )
             setattr(self._uvicorn, "capture_signals", contextlib.nullcontext)  # noqa: B010 - Ctrl-C belongs to the trainer
-            self._running = asyncio.create_task(self._uvicorn.serve([self._listener.socket]), name="openai-server")
+            shared = self._listener.socket.dup()  # uvicorn closes it
+            self._running = asyncio.create_task(self._uvicorn.serve([shared]), name="openai-server")
             while not self._uvicorn.started:
                 if self._running.done():
                     raise ServerStartError(f"the server ended while it started: {self._running.exception()!r}")

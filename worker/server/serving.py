@@ -41,10 +41,11 @@ class _Keeping(BaseModel):
     @classmethod
     def _take_prefix(cls, body: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         """Takes the ids out of the messages, so that no template can show them to the model."""
-        if not isinstance(body, dict):
+        messages = body.get("messages") if isinstance(body, dict) else None
+        if not isinstance(messages, list):
             return handler(body)
-        prefix = prefix_of(body)
-        request = handler(without_carried(body))
+        prefix = prefix_of(messages, body.get("required_prefix_token_ids"))
+        request = handler({**body, "messages": without_carried(messages)})
         request._prefix = prefix
         return request
 
@@ -132,8 +133,10 @@ class Chat(OpenAIServingChat):  # type: ignore[misc]
         record = Record()
         reply = await super().chat_completion_full_generator(request, record.noting(results), *args, **kwargs)
         for choice in getattr(reply, "choices", ()) if request._carries else ():
-            for name, value in record.carried(choice.index, choice.routed_experts).items():
+            for name, value in record.fields[choice.index].items():
                 setattr(choice.message, name, value)
+            if choice.routed_experts is not None:
+                choice.message.routed_experts = choice.routed_experts
         return reply
 
     async def chat_completion_stream_generator(
@@ -192,9 +195,8 @@ class Serving:
         shared["online_renderer"] = self._renderer = _made(Renderer, **shared)
         chat, completion = _made(Chat, **shared), _made(OpenAIServingCompletion, **shared)
         for handler in (chat, completion):
-            # The sampling of generation_config.json is not the worker's (see `SamplingProfile`).
-            handler.default_sampling_params = {}
-            handler.override_max_tokens = None
+            handler.default_sampling_params = self._profile.defaults
+            handler.override_max_tokens = None  # generation_config.json's
         self.handlers: dict[str, Any] = {
             "openai_serving_models": shared["models"],
             "openai_serving_chat": chat,

@@ -14,7 +14,6 @@ from patience import HUNG_S, settled
 
 from quirks_core.configuration.config import GenerationConfig
 from worker.server import OpenAIServer
-from worker.server.trainer_client import TrainerClient
 
 LONGEST = 256
 NEW_TOKENS = 16
@@ -78,7 +77,7 @@ def second(served):
         asked = {**config.model_dump(mode="json"), "purpose": purpose, "server": {**values()["server"], **section}}
         asked["sampling"].update(sampling or {})
         asked["request"].update(request or {})
-        server = OpenAIServer(served.worker.engine, GenerationConfig.parse(asked), trainer=TrainerClient(served.worker))
+        server = OpenAIServer(served.worker.engine, GenerationConfig.parse(asked), served.worker._parts.trainer_client)
         await server.start()
         try:
             yield server

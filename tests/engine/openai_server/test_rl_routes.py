@@ -11,7 +11,6 @@ from patience import HUNG_S, patience, settled
 
 from quirks_core.base import private_folder
 from worker.refit import Source, send_ipc_zmq
-from worker.server.trainer_client import TrainerClient
 
 from .conftest import KEY, LONG, raw
 
@@ -245,7 +244,7 @@ async def test_what_the_platform_cannot_do_is_refused(trainer):
 
 async def test_the_pause_of_earlier_releases_is_one(served):
     """Routes of vLLM before 0.32 hand on an argument more."""
-    client = TrainerClient(served.worker)
+    client = served.worker._parts.trainer_client
 
     await client.pause_generation(mode="keep", clear_cache=True, wait_for_inflight_requests=False)
     paused = await client.is_paused()
