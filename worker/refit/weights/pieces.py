@@ -87,7 +87,8 @@ class Wholes:
     def add(self, part: Part, values: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """Lays a part beside the others; yields the tensor with its last one."""
         spec = part.spec
-        if values is part.memory and part.nbytes == spec.nbytes and values.is_contiguous():  # the trainer's own, which lasts
+        is_own = values is part.memory  # the trainer's, which lasts
+        if is_own and part.nbytes == spec.nbytes and values.is_contiguous():
             yield spec.name, values
             return
         whole, came = self._begun.pop(spec.name, (None, 0))

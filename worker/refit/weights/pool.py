@@ -1,7 +1,7 @@
 """A trainer's memory that engine processes on the same machine open once and read at every refit, without a buffer between.
 
-It is that of one rank, of which whole tensors are read, or that of all ranks of a sharded trainer. The tables with which it is
-opened go to the engine's processes by sockets (`worker.refit.transport.ipc_zmq`).
+It is that of one rank, or that of all ranks of a sharded trainer. The tables with which it is opened go to the engine's
+processes by sockets (`worker.refit.transport.ipc_zmq`).
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Snapshot:
 
     def _tensors(self, model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         modules = [("", model)]
-        for path, module in modules:  # which gets longer: in a third of the time of `named_modules`
+        for path, module in modules:  # which gets longer: in two thirds of the time of `named_modules`
             for name, child in module._modules.items():
                 if child is not None:
                     modules.append((f"{path}{name}.", child))
