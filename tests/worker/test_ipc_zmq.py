@@ -195,6 +195,21 @@ def test_only_a_process_new_to_the_memory_gets_its_address(background, address):
         assert same(end.result(HUNG_S)[0], {name: tensor.detach() for name, tensor in model.named_parameters()})
 
 
+def test_no_process_reads_before_all_have_accepted(background, address):
+    model, other, got = torch.nn.Linear(8, 8).share_memory(), address.with_name("rank-1.sock"), []
+
+    def accept():
+        with IpcZmqStream(address, None, device=CPU, timeout_s=FOREVER_S) as stream:
+            got.extend(stream.borrowed())
+
+    ends = [background(accept), background(receive, other, Manifest.of(many(1).items()))]
+    with pytest.raises(TransferError, match="refit rejected, nothing was loaded"):
+        send_ipc_zmq(Source(model, "parameters"), [address, other], timeout_s=FOREVER_S)
+
+    assert all(isinstance(end.exception(HUNG_S), RefitError) for end in ends)
+    assert not got
+
+
 def test_memory_that_cannot_be_opened_is_an_error_at_once(background, address, stranger):
     receiving = background(receive, address)
     stranger.send({"protocol": PROTOCOL, "memory": "key", "buffers": [], "buffer_bytes": 256})
