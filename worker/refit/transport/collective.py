@@ -192,17 +192,13 @@ class CollectiveStream:
         if self._exchange is not None:
             yield []
             yield from batches(self._exchange.run())
-            self._end()
-            return
-        for number, chunk in enumerate(self.manifest.chunks(self._chunk_bytes)):
-            memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device)
-            self._group.broadcast_weights(memory)
-            if number == 0:
-                self._group.wait()  # it shows that the trainer sends at all
-            yield [(spec.name, view(memory, spec, offset)) for spec, offset in chunk]
-        self._end()
-
-    def _end(self) -> None:
+        else:
+            for number, chunk in enumerate(self.manifest.chunks(self._chunk_bytes)):
+                memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device)
+                self._group.broadcast_weights(memory)
+                if number == 0:
+                    self._group.wait()  # it shows that the trainer sends at all
+                yield [(spec.name, view(memory, spec, offset)) for spec, offset in chunk]
         self._group.wait()
         self._group.agree(True)
         self.complete = True
