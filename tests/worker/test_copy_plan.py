@@ -1,4 +1,4 @@
-"""Copies into a model: what lies side by side is one copy, and everything lands where it belongs."""
+"""Copies into a model: everything lands where it belongs."""
 
 from __future__ import annotations
 
@@ -22,19 +22,6 @@ def model():
     return layer
 
 
-@pytest.fixture
-def written(monkeypatch):
-    """The number of elements of each copy."""
-    seen, foreach = [], torch._foreach_copy_
-
-    def spied(written, sources):
-        seen.extend(tensor.numel() for tensor in written)
-        foreach(written, sources)
-
-    monkeypatch.setattr(torch, "_foreach_copy_", spied)
-    return seen
-
-
 def fused():
     """The trainer's layer, fused as well; its parts go under the names of a checkpoint."""
     return torch.randn(EXPERTS, 2 * INNER, OUTER)
@@ -56,35 +43,12 @@ def plan(model, sent):
     return CopyPlan(model, Manifest.of(sent.items()), copies, reloaded=(), modules=())
 
 
-def with_a_gap(sent):
-    return {name: part for name, part in sent.items() if name != "1.up"}
-
-
-def on_their_own(sent):
-    """The same memory, but tensors that only happen to be neighbours."""
-    return {name: torch.from_numpy(part.numpy()) for name, part in sent.items()}
-
-
-def swapped(sent):
-    return {name: sent[name.replace("gate", "x").replace("up", "gate").replace("x", "up")] for name in sent}
-
-
-@pytest.mark.parametrize(
-    ("change", "dtype", "copies"),
-    [
-        (dict, torch.float32, [EXPERTS * EXPERT]),
-        (dict, torch.bfloat16, [EXPERTS * EXPERT]),
-        (with_a_gap, torch.float32, [3 * GATE, 4 * GATE]),
-        (on_their_own, torch.float32, [GATE] * 2 * EXPERTS),
-        (swapped, torch.float32, [GATE] * 2 * EXPERTS),
-    ],
-)
-def test_what_is_fused_on_both_sides_is_one_copy(model, written, change, dtype, copies):
-    sent = {**change(parts(fused().to(dtype))), "norm": torch.randn(OUTER)}
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_part_lands_where_it_belongs(model, dtype):
+    sent = {**parts(fused().to(dtype)), "norm": torch.randn(OUTER)}
 
     plan(model, sent).copy(sent.items())
 
-    assert sorted(written) == [OUTER, *copies]
     assert torch.equal(model.norm, sent.pop("norm"))
     halves = {"gate": slice(INNER), "up": slice(INNER, None)}
     for name, part in sent.items():
@@ -116,8 +80,10 @@ def test_parts_that_vllm_fuses_are_shown_by_the_whole():
     assert (found.in_place, found.alone, found.hidden) == ({"k_proj.weight", "v_proj.weight"}, {}, {"q_proj.weight"})
 
 
-def test_large_tensors_are_copied_alone(model, written, monkeypatch):
+def test_large_tensors_are_copied_alone(model, monkeypatch):
+    written, foreach = [], torch._foreach_copy_
     monkeypatch.setattr("worker.refit.weights.copy_plan._SMALL", 4 * GATE)
+    monkeypatch.setattr(torch, "_foreach_copy_", lambda some, came: written.extend(map(len, some)) or foreach(some, came))
     sent = {**parts(fused()), "norm": torch.randn(OUTER)}
 
     plan(model, sent).copy(sent.items())
@@ -125,46 +91,3 @@ def test_large_tensors_are_copied_alone(model, written, monkeypatch):
     assert written == [OUTER]
     assert torch.equal(model.norm, sent["norm"])
     assert torch.equal(model.w13[1, :INNER], sent["1.gate"])
-
-
-def chunk_of(copy_plan, *names):
-    """Tensors side by side, as a trainer sends them that has them fused."""
-    found, end = [], 0
-    for spec in copy_plan.manifest.tensors:
-        if spec.name in names:
-            found.append((spec, end))
-            end += spec.nbytes
-    return sorted(found, key=lambda item: names.index(item[0].name))
-
-
-def test_what_belongs_in_the_model_as_sent_is_received_in_place(model, written):
-    sent = {"0.gate": torch.randn(INNER, OUTER), "0.up": torch.randn(INNER, OUTER)}
-    copies = plan(model, sent)
-    room = copies.room_for(chunk_of(copies, "0.gate", "0.up"))
-
-    assert room.data_ptr() == model.w13.data_ptr()
-    room.copy_(torch.cat(list(sent.values())).view(-1).view(torch.uint8))
-    copies.copy((name, room.view(torch.float32).view(2, INNER, OUTER)[half]) for half, name in enumerate(sent))
-
-    assert not written
-    assert torch.equal(model.w13[0], torch.cat(list(sent.values())))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "names"),
-    [(torch.float32, ("0.up", "0.gate")), (torch.bfloat16, ("0.gate",)), (torch.float32, ("0.gate", "norm"))],
-    ids=["in another order", "of another dtype", "for two parameters"],
-)
-def test_what_has_to_be_taken_apart_or_converted_has_no_room(model, dtype, names):
-    sent = {name: torch.randn(INNER, OUTER, dtype=dtype) for name in ("0.gate", "0.up")} | {"norm": torch.randn(OUTER)}
-    copies = plan(model, sent)
-
-    assert copies.room_for(chunk_of(copies, *names)) is None
-
-
-def test_what_is_reloaded_as_well_has_no_room(model):
-    sent = {"norm": torch.randn(OUTER)}
-    write = Write("norm", Region(0, (OUTER,), (1,)), "norm", Region(0, (OUTER,), (1,)))
-    copies = CopyPlan(model, Manifest.of(sent.items()), [write], reloaded=["norm"], modules=["other"])
-
-    assert copies.room_for(chunk_of(copies, "norm")) is None

@@ -171,3 +171,14 @@ def test_a_view_is_found_if_it_keeps_the_order(show, box, axes):
     shown = show(tensor)
 
     assert Region.lying(shown).shown(tensor.shape) == ((box, axes) if box else None)
+
+
+def test_a_whole_tensor_whose_elements_lie_apart_is_put_together():
+    """Copies take elements that follow one another."""
+    memory = torch.arange(8.0).view(2, 4)[:, :2]
+    (spec,) = Manifest.of([("t", memory)]).tensors
+
+    ((_, whole),) = pieces.Wholes(torch.device("cpu")).add(Part(spec, Box.whole((2, 2)), memory), memory)
+
+    assert whole.is_contiguous()
+    assert torch.equal(whole, memory)

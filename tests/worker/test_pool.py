@@ -14,10 +14,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from transfers import FOREVER_S
+from transfers import FOREVER_S, same
 
 from worker.errors import TransferError
-from worker.refit import Source, send_ipc_zmq
+from worker.refit import Source, send_ipc_zmq, tensors
 from worker.refit.transport import trainer_ranks
 from worker.refit.transport.channel import free_port
 from worker.refit.transport.collective import CollectiveSender, CollectiveStream
@@ -48,11 +48,12 @@ class Plan:
         return [Part(spec, Box.whole(spec.shape), self.memory[spec.name]) for spec in specs]
 
 
-class Others:
+class Others(Ranks):
     """Stands for the trainer's other ranks, which answer as they are told."""
 
     def __init__(self, *answers):
         self.said, self._answers = [], list(answers)
+        self.source = {"pools": {}, "shards": SimpleNamespace(has_all_ranks=lambda _: True)}
 
     def gather_json(self, value):
         """What all say."""
@@ -104,21 +105,18 @@ def test_nothing_is_written_before_a_caller_knows_of_it(background, sharded, add
     assert all(torch.equal(plan.memory[name], tensor.full_tensor()) for name, tensor in sharded.named_parameters())
 
 
-def test_what_no_rank_has_comes_whole(background, sharded, address, monkeypatch):
-    def lacking(*_):
-        raise LookupError
-
-    monkeypatch.setattr(Opened, "copies", lacking)
+def test_what_no_rank_has_comes_by_itself(background, sharded, address):
+    """Of a tensor without elements no rank has a part."""
+    sharded.nothing = torch.nn.Parameter(torch.zeros(0, 3))
 
     def receive():
-        with IpcZmqStream(address, None, device=CPU, timeout_s=FOREVER_S, plan=lambda _: Plan(sharded)) as stream:
+        with IpcZmqStream(address, None, device=CPU, timeout_s=FOREVER_S) as stream:
             return {name: tensor.clone() for tensors in stream.borrowed() for name, tensor in tensors}
 
     receiving = background(receive)
     send_ipc_zmq(Source(sharded, "parameters"), [address], timeout_s=FOREVER_S)
 
-    found = receiving.result(HUNG_S)
-    assert all(torch.equal(found[name], parameter.full_tensor()) for name, parameter in sharded.named_parameters())
+    assert same(dict(sorted(receiving.result(HUNG_S).items())), dict(sorted(tensors(sharded, "parameters"))))
 
 
 def test_what_several_ranks_have_is_read_on_the_own_device(monkeypatch):
@@ -128,7 +126,7 @@ def test_what_several_ranks_have_is_read_on_the_own_device(monkeypatch):
     monkeypatch.setattr(pool, "open_memory", lambda handle, *_, **__: memory[handle])
     held = [["weight", 0, (0, 0), (4, 4), (4, 1), 0]]
     tables = [{"memory": [number], "held": held} for number in memory]
-    opened = Opened("", tables, Manifest.of([("weight", layer.weight)]), CPU, elsewhere=True)
+    opened = Opened("", tables, Manifest.of([("weight", layer.weight)]), CPU)
     plan = Plan(layer)
     del plan.memory["bias"]
 
@@ -138,12 +136,11 @@ def test_what_several_ranks_have_is_read_on_the_own_device(monkeypatch):
 def test_a_failure_elsewhere_is_voted_on_once():
     """A second vote would wait for ranks that have left the refit."""
     others = Others(0)
-    shared = SharedPool(others, "", [])
 
-    with pytest.raises(TransferError, match="failed on another rank"), shared.together():
-        shared.agree(by_pieces=True)
+    with pytest.raises(TransferError, match="failed on another rank"), others.together():
+        pass
 
-    assert others.said == [2]
+    assert others.said == [1]
 
 
 def test_a_rank_that_does_not_come_is_waited_for_up_to_a_limit(background):
@@ -159,29 +156,27 @@ def test_a_rank_that_does_not_come_is_waited_for_up_to_a_limit(background):
         Ranks(groups[0], CPU, 0.5).agree(1)
 
 
-@pytest.mark.parametrize("is_described", [False, True])
-def test_a_rank_that_cannot_share_memory_says_so_to_all(monkeypatch, is_described):
-    others = Others(["it", "a"], [None, {}]) if is_described else Others([None, "a"])
+def test_a_rank_that_cannot_share_memory_says_so_to_all(monkeypatch):
+    others = Others(0)
     monkeypatch.setattr(trainer_ranks, "Ranks", lambda *_: others)
 
     def fail(_):
         raise RuntimeError("no memory")
 
-    shared = (lambda _: SimpleNamespace(key="it")) if is_described else fail
     with pytest.raises(RuntimeError, match="no memory"):
-        SharedPool.of(SimpleNamespace(shared=shared, table=fail, pools={}), CPU, 60)
+        SharedPool.of(SimpleNamespace(shared=fail, **others.source), CPU, 60)
 
-    assert others.said == [*(["it"] if is_described else []), None]
+    assert others.said == [0]
 
 
-@pytest.mark.parametrize("known", [{}, {CPU: (["", "a"], None)}])
+@pytest.mark.parametrize("known", [{}, {CPU: (["", "a"], None, ())}])
 def test_one_answer_shows_each_rank_whether_another_comes(monkeypatch, known):
     """However much a rank remembers: a model that was described anew on one rank was not on the others."""
-    others = Others(["", "a"], [None, {}])
+    others = Others(1, ["", "a"])
     monkeypatch.setattr(trainer_ranks, "Ranks", lambda *_: others)
 
-    assert SharedPool.of(SimpleNamespace(shared=lambda _: None, pools=known), CPU, 60) is None
-    assert others.said == [""]
+    assert not SharedPool.of(SimpleNamespace(shared=lambda _: None, **others.source | {"pools": known}), CPU, 60).key
+    assert others.said == [1, ""]
 
 
 @pytest.mark.parametrize(("ranks", "kind", "found"), [(2, "cpu", True), (4, "cpu", False), (2, "cuda", False)])

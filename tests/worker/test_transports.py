@@ -9,7 +9,6 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from transfers import FOREVER_S, error_of, many, same
 
 from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit import CollectiveSender, Manifest, Source, send_ipc_zmq
-from worker.refit.transport import collective
 from worker.refit.transport.channel import free_port
 from worker.refit.transport.collective import CollectiveStream
 from worker.refit.transport.group import Group
@@ -310,27 +308,6 @@ def test_two_trainer_ranks_send_the_values_of_the_first(background, opened):
     assert same(receiving.result(HUNG_S), many())
 
 
-def test_all_but_the_first_is_received_where_it_belongs(background, opened):
-    """The first shows that the trainer sends."""
-    wire = opened(Collective)
-    room = {f"t{index}": torch.zeros(256) for index in (0, 1)}
-
-    def room_for(chunk):
-        name = chunk[0][0].name
-        return room[name].view(torch.uint8) if name in room else None
-
-    def receive_in_place():
-        with wire.stream(plan=lambda _: SimpleNamespace(is_checked=True, room_for=room_for)) as stream:
-            return dict(item for tensors in stream.borrowed() for item in tensors)
-
-    receiving = background(receive_in_place)
-    wire.send(many(3).items)
-
-    found = receiving.result(HUNG_S)
-    assert same(found, many(3))
-    assert [found[name].data_ptr() == tensor.data_ptr() for name, tensor in room.items()] == [False, True]
-
-
 def test_a_model_described_once_is_sent_from_where_it_lies(background, opened, monkeypatch):
     wire, described = opened(Collective), []
     model = torch.nn.Module()
@@ -355,25 +332,6 @@ def test_a_model_described_once_is_sent_from_where_it_lies(background, opened, m
     assert len(described) == 1
     own = [tensor.data_ptr() for tensor in model.parameters()]
     assert [memory.data_ptr() for group, memory in broadcast if group.rank == 0] == own * 2
-
-
-@pytest.mark.parametrize(
-    ("sizes", "buffer_bytes", "expected"),
-    [
-        ({"a": 100, "b": 300, "c": 200}, 900, [[("a", 0), ("b", 256)], [("c", 0)]]),
-        ({"a": 100, "b": 500, "c": 200}, 1000, [[("a", 0)], [("b", 0)], [("c", 0)]]),
-        ({"a": 100, "b": 300, "c": 300}, 300, [[("a", 0)], [("b", 0)], [("c", 0)]]),
-    ],
-    ids=["small ones at aligned offsets", "a large one alone", "one as large as a buffer alone"],
-)
-def test_small_tensors_are_put_together_up_to_the_size_of_a_buffer(monkeypatch, sizes, buffer_bytes, expected):
-    """GPUs copy from aligned offsets fastest."""
-    monkeypatch.setattr(collective, "_LARGE", 500)
-    manifest = Manifest.of((name, torch.empty(size, dtype=torch.uint8)) for name, size in sizes.items())
-
-    found = collective.broadcasts(manifest, buffer_bytes)
-
-    assert [[(spec.name, offset) for spec, offset in chunk] for chunk in found] == expected
 
 
 @pytest.mark.parametrize("rank", [0, 1])

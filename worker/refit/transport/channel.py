@@ -119,10 +119,7 @@ class Channel:
         self._stop_listening()
         if not line.endswith(b"\n"):
             raise TransferError(f"refit: {self._other} died or closed its socket half-way")
-        try:
-            message: dict[str, Any] = json.loads(line)
-        except ValueError:
-            raise TransferError(f"refit: {self._other} sends no JSON; has it the same version of model-quirks?") from None
+        message: dict[str, Any] = json.loads(line)
         if "error" in message:
             raise TransferError(f"refit: {self._other} reports: {message['error']}")
         return message

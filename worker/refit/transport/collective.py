@@ -1,15 +1,15 @@
 """Refit over a process group of trainer and engine ranks: NCCL on GPUs, gloo on the CPU.
 
-Rank 0 is the trainer's sender. It broadcasts large tensors from where they lie, and lays small ones into buffers; an engine
-receives large ones in the memory of its parameters where they belong there as they are. On either device a gloo group carries
-what must be agreed on first: what is sent, and every engine rank's vote on it, so that none enters a broadcast alone.
+Rank 0 is the trainer's sender. It broadcasts large tensors from where they lie, and lays small ones into buffers. On either
+device a gloo group carries what must be agreed on first: what is sent, and every engine rank's vote on it, so that none enters
+a broadcast alone.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby, islice
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,15 +19,12 @@ from worker.errors import RefitRejectedError
 from worker.refit.transport.exchange import agree
 from worker.refit.transport.group import SOURCE, Group
 from worker.refit.weights.buffers import view
-from worker.refit.weights.manifest import Chunk, Manifest, in_order, size_of
-from worker.refit.weights.pieces import batches
+from worker.refit.weights.manifest import Manifest, in_order, size_of
+from worker.refit.weights.pieces import BUFFER_BYTES, batches
 from worker.refit.weights.source import Source
 
 if TYPE_CHECKING:
     from worker.refit.weights.copy_plan import CopyPlan
-
-#: Bytes from which on a tensor is sent by itself: a broadcast of this size has the full speed of the link.
-_LARGE = 16 << 20
 
 
 class CollectiveSender:
@@ -87,16 +84,17 @@ class CollectiveSender:
         try:
             manifest = tensors.manifest if isinstance(tensors, Source) else manifest or Manifest.of(tensors())
             group = self._group
-            first, buffer_bytes = group.announce((manifest, buffer_bytes) if group.rank == SOURCE else None)
+            chunk_bytes = min(BUFFER_BYTES, buffer_bytes)
+            first, chunk_bytes = group.announce((manifest, chunk_bytes) if group.rank == SOURCE else None)
             held = tensors.held(group.device, group.rank) if isinstance(tensors, Source) else None
             if not (problem := _unlike(manifest, first, group.rank)):
-                group.announced = manifest, buffer_bytes  # this object, so that the next refit need not compare it
+                group.announced = manifest, chunk_bytes  # this object, so that the next refit need not compare it
             is_agreed, exchange = agree(group, first, held, is_sender=True, is_refused=bool(problem))
             if is_agreed:
                 if exchange is not None:
                     deque(exchange.run(), maxlen=0)
                 else:
-                    for memory in self._memory(tensors, manifest, buffer_bytes):
+                    for memory in self._memory(tensors, manifest, chunk_bytes):
                         group.broadcast_weights(memory)
                 group.wait(given_up)
                 group.agree(True)
@@ -112,11 +110,11 @@ class CollectiveSender:
         self._group.close()
 
     def _memory(
-        self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], manifest: Manifest, buffer_bytes: int
+        self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], manifest: Manifest, chunk_bytes: int
     ) -> Iterator[torch.Tensor]:
         """Yields what is broadcast: a large tensor's own memory if it lies there as it is sent, else a buffer."""
         coming, device = in_order(tensors(), manifest), self._group.device
-        for chunk in broadcasts(manifest, buffer_bytes):
+        for chunk in manifest.chunks(chunk_bytes):
             # On all of the trainer's ranks, for tensors may have to be gathered.
             parts = [tensor.to(device).reshape(-1).view(torch.uint8) for _, tensor in islice(coming, len(chunk))]
             memory = parts[0]
@@ -125,14 +123,6 @@ class CollectiveSender:
                 for (spec, offset), part in zip(chunk, parts, strict=True):
                     memory[offset : offset + spec.nbytes].copy_(part)
             yield memory if self._group.rank == SOURCE else torch.empty_like(memory)
-
-
-def broadcasts(manifest: Manifest, buffer_bytes: int) -> Iterator[Chunk]:
-    """Yields the tensors of one broadcast after the other: large ones alone, small ones in buffers."""
-    large = min(_LARGE, buffer_bytes)
-    for is_large, specs in groupby(manifest.tensors, lambda spec: spec.nbytes >= large):
-        some = Manifest(tuple(specs))
-        yield from some.chunks(0 if is_large else buffer_bytes)
 
 
 def _unlike(own: Manifest, first: Manifest, rank: int) -> str:
@@ -149,6 +139,7 @@ class CollectiveStream:
     Attributes:
         manifest: What the trainer will send; every rank has accepted it.
         plan: Where tensors are copied; None if they are not.
+        by_pieces: Whether this rank receives the parts that it wants, where they go.
         complete: Whether everything was yielded.
         lasts: Tensors have memory of their own.
     """
@@ -175,7 +166,7 @@ class CollectiveStream:
         """
         self._group = group
         try:
-            self.manifest, self._buffer_bytes = group.announce()
+            self.manifest, self._chunk_bytes = group.announce()
             problem = None
             try:
                 self.manifest.check(expected)
@@ -190,17 +181,10 @@ class CollectiveStream:
             raise
         if not is_agreed:  # by all ranks together, which stay
             raise problem or RefitRejectedError("refit rejected by another rank; nothing was loaded")
-
-    @property
-    def by_pieces(self) -> bool:
-        """Whether this rank receives the parts that it wants, where they go."""
-        return self._exchange is not None
+        self.by_pieces = self._exchange is not None
 
     def borrowed(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Yields names and tensors, broadcast by broadcast.
-
-        What the plan copies as it is is received in its place, but for the first broadcast, by which the trainer shows that it
-        sends at all; it is yielded where the copies are compared. Of parts nothing is, but an empty list before the first.
+        """Yields names and tensors, broadcast by broadcast; of parts none, but an empty list before the first.
 
         Raises:
             TransferError: The trainer died or took too long.
@@ -208,21 +192,13 @@ class CollectiveStream:
         if self._exchange is not None:
             yield []
             yield from batches(self._exchange.run())
-            self._end()
-            return
-        plan, has_begun = self.plan, False
-        for chunk in broadcasts(self.manifest, self._buffer_bytes):
-            room = plan.room_for(chunk) if plan is not None and has_begun else None
-            memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device) if room is None else room
-            self._group.broadcast_weights(memory)
-            if not has_begun:
-                self._group.wait()
-            has_begun = True
-            if room is None or (plan is not None and plan.is_checked):
+        else:
+            for number, chunk in enumerate(self.manifest.chunks(self._chunk_bytes)):
+                memory = torch.empty(size_of(chunk), dtype=torch.uint8, device=self._group.device)
+                self._group.broadcast_weights(memory)
+                if number == 0:
+                    self._group.wait()  # it shows that the trainer sends at all
                 yield [(spec.name, view(memory, spec, offset)) for spec, offset in chunk]
-        self._end()
-
-    def _end(self) -> None:
         self._group.wait()
         self._group.agree(True)
         self.complete = True

@@ -5,14 +5,16 @@ What goes where is agreed on once (`worker.refit.weights.pieces`), and is the sa
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 
+from worker.errors import TransferError
 from worker.refit.transport.group import AS_BEFORE, BY_PIECES, REFUSED, WHOLE, Group
 from worker.refit.weights.box import Box, Part
 from worker.refit.weights.manifest import Manifest
@@ -22,20 +24,6 @@ from worker.refit.weights.pieces import Holders, Run, Wholes, as_one, at_equal_d
 _BUFFERS = 2
 
 
-class _Block(NamedTuple):
-    """Pieces of one message that lie at equal distances in memory, as one tensor; or a piece of a tensor that comes whole.
-
-    Attributes:
-        first: The first of them.
-        memory: The memory of all; None for a tensor that comes whole.
-        nbytes: Their size as they are sent.
-    """
-
-    first: Part
-    memory: torch.Tensor | None
-    nbytes: int
-
-
 @dataclass(slots=True)
 class _Message:
     """What goes to or comes from another rank at once.
@@ -43,12 +31,13 @@ class _Message:
     Attributes:
         nbytes: Its size.
         direct: The memory that it lies in as it is; None if it goes through a buffer.
-        blocks: What a buffer has, one after the other.
+        blocks: What a buffer has, one after the other: the first of some pieces that lie at equal distances in memory, and the
+            memory of all of them as one tensor; None for a piece of a tensor that comes whole.
     """
 
     nbytes: int
     direct: torch.Tensor | None
-    blocks: list[_Block]
+    blocks: list[tuple[Part, torch.Tensor | None]]
 
     @classmethod
     def of(cls, parts: Sequence[Part]) -> _Message:
@@ -58,21 +47,20 @@ class _Message:
             elements = sum(part.box.numel for part in parts)
             return cls(nbytes, first.as_strided((elements,), (1,)).view(torch.uint8), [])
         memory = [part.memory for part in parts]
-        blocks: list[_Block] = []
+        blocks: list[tuple[Part, torch.Tensor | None]] = []
         for some in at_equal_distances(memory):
             views = [view for view in memory[some] if view is not None]
-            together = as_one(views) if len(views) > 1 else memory[some.start]
-            blocks.append(_Block(parts[some.start], together, sum(part.nbytes for part in parts[some])))
+            blocks.append((parts[some.start], as_one(views) if views else None))
         return cls(nbytes, None, blocks)
 
-    def parts(self, buffer: torch.Tensor) -> Iterator[tuple[_Block, torch.Tensor]]:
+    def parts(self, buffer: torch.Tensor) -> Iterator[tuple[Part, torch.Tensor | None, torch.Tensor]]:
         """Yields the blocks, each with its part of a buffer in the block's shape."""
         start = 0
-        for block in self.blocks:
-            part = buffer[start : start + block.nbytes]
-            shape = block.first.box.size if block.memory is None else block.memory.shape
-            yield block, part.view(block.first.spec.torch_dtype).view(shape)
-            start += block.nbytes
+        for first, memory in self.blocks:
+            shape, dtype = first.box.size if memory is None else memory.shape, first.spec.torch_dtype
+            end = start + math.prod(shape) * dtype.itemsize
+            yield first, memory, buffer[start:end].view(dtype).view(shape)
+            start = end
 
 
 class Exchange:
@@ -102,18 +90,18 @@ class Exchange:
                     message.direct if message.direct is not None else lanes.buffer(peer, number)[: message.nbytes]
                     for peer, message in coming
                 ]
-                through = (pair for (_, message), part in zip(coming, memory, strict=True) for pair in message.parts(part))
+                through = (block for (_, message), part in zip(coming, memory, strict=True) for block in message.parts(part))
                 if self._is_sender:
                     lanes.before(number)
-                    for block, part in through:
-                        part.copy_(block.memory)
+                    for _, held, part in through:
+                        part.copy_(held)
                 lanes.transfer(number, [(peer, part) for (peer, _), part in zip(coming, memory, strict=True)])
                 if not self._is_sender:
-                    for block, part in through:
-                        if block.memory is not None:
-                            block.memory.copy_(part)
+                    for first, room, part in through:
+                        if room is not None:
+                            room.copy_(part)
                         else:
-                            yield from wholes.add(block.first, part)
+                            yield from wholes.add(first, part)
                     lanes.after(number)
 
 
@@ -175,7 +163,7 @@ def _pieces(
     for number, parts in enumerate(wanted):
         try:
             found = holders.pieces(chain.from_iterable(map(split, parts)), number)
-        except LookupError:
+        except TransferError:
             return None
         engine = len(held) + number
         for trainer, pairs in found.items():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -53,6 +54,22 @@ class Ranks:
         """Returns the least that any rank votes for; 0 is no."""
         return min(self._numbers(vote))
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Has all ranks fail where one does, and go on once all are through; none may vote in between.
+
+        Raises:
+            TransferError: It failed on another rank, or a rank died or took too long.
+        """
+        try:
+            yield
+        except BaseException:
+            with suppress(TransferError):
+                self.agree(REFUSED)
+            raise
+        if self.agree(WHOLE) == REFUSED:
+            raise TransferError("refit: it failed on another rank of the trainer, whose error says why")
+
     def _numbers(self, own: int) -> list[int]:
         return [int(number) for (number,) in self._gathered(torch.tensor([int(own)]))]
 
@@ -82,7 +99,7 @@ class Group(Ranks):
     Attributes:
         rank: This process.
         device: Where weights are broadcast from and to.
-        announced: What was announced last, and the size of buffers in bytes.
+        announced: What was announced last, and the size of a broadcast in bytes.
         agreed: What this rank last had to send or to receive by pieces, and how (`worker.refit.transport.exchange.agree`).
     """
 
@@ -131,7 +148,7 @@ class Group(Ranks):
                 self._nccl = stateless_init_process_group(ip, place[1], rank, world_size, self.device)
 
     def announce(self, sent: tuple[Manifest, int] | None = None) -> tuple[Manifest, int]:
-        """Sends the others what comes and the size of buffers, or receives it; that of the last refit is sent by reference.
+        """Sends the others what comes and the size of a broadcast, or receives it; that of the last refit is sent by reference.
 
         Args:
             sent: Both, on rank 0.

@@ -4,20 +4,17 @@ While the engine's processes read one buffer the trainer fills the other. The ma
 agree with it rejects it before its model is touched. Tensors that lie in memory which both sides have open anyway
 (`worker.refit.weights.pool`) are read there. The messages, each answered by ``{}`` or by ``{"error": reason}``::
 
-    {"manifest": [[name, dtype, shape], …], "buffers": [handle, handle], "buffer_bytes": n, "protocol": 5}
+    {"manifest": [[name, dtype, shape], …], "buffers": [handle, handle], "buffer_bytes": n, "protocol": 6}
     {"memory": key, "buffers": …}       instead, if some tensors are read where they are; the key stands for manifest and places
     {"manifest": …, "ranks": …}         if the answer to that was {"unknown": key}: what the key stands for
-    {"memory": key, "protocol": 5}      instead, from each rank of a sharded trainer; answered by {"unknown": key} as above, or
-                                        {"by_pieces": whether this process reads what it holds in the memory of all ranks}
-    {"by_pieces": …, "buffers": …}      whether all processes do, and buffers if not
     {"chunk": 0}                        the first of the other tensors are in buffer 0; the answer gives the buffer back
     {"chunk": 1}                        the next ones are in buffer 1, and so on in turn
-    {"done": true}
+    {"done": true}                      all processes have accepted what comes, and may read the memory; the answer: they have
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from itertools import compress
 from pathlib import Path
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
     from worker.refit.weights.copy_plan import CopyPlan
 
 #: Version of the messages.
-PROTOCOL = 5
+PROTOCOL = 6
 #: One that is filled while the other is read.
 _BUFFERS = 2
 
@@ -78,60 +75,30 @@ def send(
         source = tensors if isinstance(tensors, Source) else None
         manifest = source.manifest if source is not None else manifest or Manifest.of(tensors())
         _wait_for(device)  # what is read in place must be there
-        pool = shared = None
-        if source is not None:
-            if source.shards is None:
-                shared = source.shared(device)
-            elif source.shards.has_all_ranks(device):
-                pool = SharedPool.of(source, device, timeout_s)
-        if pool is not None and _read_by_pieces(peers, pool, manifest):
-            return
-        in_place = shared.places if shared is not None else ()
-        rest = manifest.without(in_place)
+        pool = SharedPool.of(source, device, timeout_s) if source is not None else SharedPool()
+        rest = manifest.without(pool.names)
         size = rest.buffer_size(buffer_bytes)
         needed = _BUFFERS if rest.tensors else 0
         buffers = [stack.enter_context(shared_buffer(size, device)) for _ in range(needed)]
         hello = {"buffers": [buffer.handle for buffer in buffers], "buffer_bytes": size, "protocol": PROTOCOL}
-        if source is not None and shared is not None:
-            peers.send({**hello, "memory": shared.key})
-            _explain(peers, manifest, lambda: [source.table(device)])
-        else:
-            peers.send({**hello, "manifest": manifest.encode()} if pool is None else {**hello, "by_pieces": False})
+        with pool.together():
+            peers.send({**hello, "memory": pool.key} if pool.key else {**hello, "manifest": manifest.encode()})
+            unknown = ["unknown" in answer for answer in peers.receive()]
+            if any(unknown):
+                peers.send({"manifest": manifest.encode(), "ranks": pool.tables}, unknown)
+                peers.receive()
+        with pool.together():
+            others = (tensor for name, tensor in in_order(tensors(), manifest) if name not in pool.names)
+            for index, chunk in enumerate(rest.chunks(size)):
+                memory = buffers[index % _BUFFERS].memory
+                for spec, offset in chunk:
+                    view(memory, spec, offset).copy_(next(others), non_blocking=True)
+                _wait_for(device)
+                peers.receive()
+                peers.send({"chunk": index})
             peers.receive()
-        others = (tensor for name, tensor in in_order(tensors(), manifest) if name not in in_place)
-        for index, chunk in enumerate(rest.chunks(size)):
-            memory = buffers[index % _BUFFERS].memory
-            for spec, offset in chunk:
-                view(memory, spec, offset).copy_(next(others), non_blocking=True)
-            _wait_for(device)
+            peers.send({"done": True})
             peers.receive()
-            peers.send({"chunk": index})
-        peers.receive()
-        peers.send({"done": True})
-        peers.receive()
-
-
-def _read_by_pieces(peers: _Channels, pool: SharedPool, manifest: Manifest) -> bool:
-    """Offers the memory of all of the trainer's ranks; returns whether all engine processes have read there what they hold."""
-    with pool.together():
-        peers.send({"memory": pool.key, "protocol": PROTOCOL})
-        answers = _explain(peers, manifest, lambda: pool.tables)
-        by_pieces = pool.agree(by_pieces=all(answer["by_pieces"] for answer in answers))
-        for message in ({"by_pieces": True}, {"done": True}) if by_pieces else ():
-            peers.send(message)
-            peers.receive()
-    return by_pieces
-
-
-def _explain(peers: _Channels, manifest: Manifest, tables: Callable[[], Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Sends those that do not know a key what it stands for; returns the last answer of each."""
-    answers = peers.receive()
-    unknown = ["unknown" in answer for answer in answers]
-    if any(unknown):
-        peers.send({"manifest": manifest.encode(), "ranks": tables()}, unknown)
-        late = iter(peers.receive())
-        answers = [next(late) if is_unknown else answer for answer, is_unknown in zip(answers, unknown, strict=True)]
-    return answers
 
 
 def _wait_for(device: torch.device) -> None:
@@ -185,13 +152,12 @@ class IpcZmqStream:
         manifest: What the trainer will send; it has been accepted.
         memory: The trainer's memory that this process has open; None if it has none.
         plan: Where tensors are copied; None if they are not.
-        by_pieces: Whether this process reads what it holds in the memory of all of the trainer's ranks.
+        by_pieces: Whether this process reads only what it holds of what lies in that memory.
         complete: Whether everything was yielded.
         lasts: Tensors have memory of their own.
     """
 
     complete = False
-    by_pieces = False
     lasts = False
 
     def __init__(
@@ -219,8 +185,6 @@ class IpcZmqStream:
             TransferError: No trainer came, it died, or its buffers cannot be opened.
         """
         self._device = device
-        self._copies: Copies | None = None
-        self._in_place: Mapping[str, torch.Tensor] = {}
         self.memory: Opened | None = None
         self._peer = Channel.bind(path, other="the trainer", timeout_s=timeout_s)
         try:
@@ -228,16 +192,15 @@ class IpcZmqStream:
             if hello.get("protocol") != PROTOCOL:
                 raise TransferError(f"refit: the trainer speaks protocol {hello.get('protocol')}, this engine {PROTOCOL}")
             if "memory" in hello:
-                self.memory = self._opened(hello, known)
+                self.memory = self._opened(hello["memory"], known)
             self.manifest = self.memory.manifest if self.memory is not None else Manifest.decode(hello["manifest"])
             self.manifest.check(expected)
             self.plan = plan(self.manifest)
-            if self.memory is not None and "buffers" in hello:
-                self._in_place = self.memory.tensors
-            elif self.memory is not None:
-                hello = self._offered(self.memory)
-            self._buffers = [open_memory(handle, device) for handle in hello.get("buffers", ())]
-            self._buffer_bytes = int(hello.get("buffer_bytes", 0))
+            # A comparison needs whole tensors.
+            self.by_pieces = self.memory is not None and self.plan is not None and not self.plan.is_checked
+            self._copies = self.memory.copies(self.plan if self.by_pieces else None) if self.memory is not None else None
+            self._buffers = [open_memory(handle, device) for handle in hello["buffers"]]
+            self._buffer_bytes = int(hello["buffer_bytes"])
             self._peer.send({})
         except BaseException as error:
             self.close(error)
@@ -246,18 +209,13 @@ class IpcZmqStream:
     def borrowed(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
         """Yields names and tensors on this process' device where they are, valid until the next are requested.
 
-        By pieces it yields an empty list first, and then those alone that do not go where a plan has them.
+        By pieces it yields, of those in the trainer's memory, an empty list first, and then those alone that do not go where a
+        plan has them.
 
         Raises:
             TransferError: The trainer died, gave up or took too long.
         """
-        if self.by_pieces and self._copies is not None:
-            yield []
-            yield from self._copied(self._copies)
-        if self._in_place:
-            yield from batches(self._in_place.items())
-            _wait_for(self._device)
-        rest = Manifest(()) if self.by_pieces else self.manifest.without(self._in_place)
+        rest = self.manifest.without(self.memory.names if self.memory is not None else ())
         for index, chunk in enumerate(rest.chunks(self._buffer_bytes)):
             if self._peer.receive().get("chunk") != index:
                 raise TransferError(f"refit: the trainer did not send chunk {index} when it was due")
@@ -267,28 +225,20 @@ class IpcZmqStream:
             self._peer.send({})
         if not self._peer.receive().get("done"):
             raise TransferError("refit: the trainer sends more than its manifest says")
+        if self._copies is not None:
+            yield from self._copied(self._copies)
         self.complete = True
 
-    def _opened(self, hello: Mapping[str, Any], known: Opened | None) -> Opened:
-        key = hello["memory"]
+    def _opened(self, key: str, known: Opened | None) -> Opened:
         if known is not None and known.key == key:
             return known
         self._peer.send({"unknown": key})
         reply = self._peer.receive()
-        is_pool = "buffers" not in hello
-        return Opened(key, reply["ranks"], Manifest.decode(reply["manifest"]), self._device, elsewhere=is_pool)
-
-    def _offered(self, memory: Opened) -> dict[str, Any]:
-        """Answers whether this process reads by pieces; returns the trainer's decision."""
-        with suppress(LookupError):  # the ranks hold some of it not at all, so all of it is to come whole
-            if self.plan is not None and not self.plan.is_checked:  # a comparison needs whole tensors
-                self._copies = memory.copies(self.plan)
-        self._peer.send({"by_pieces": self._copies is not None})
-        decision = self._peer.receive()
-        self.by_pieces = bool(decision["by_pieces"])
-        return decision
+        return Opened(key, reply["ranks"], Manifest.decode(reply["manifest"]), self._device)
 
     def _copied(self, copies: Copies) -> Iterator[list[tuple[str, torch.Tensor]]]:
+        if copies.parts:
+            yield []
         for memory, part in copies.parts:
             memory.copy_(part, non_blocking=True)
         wholes = Wholes(self._device)

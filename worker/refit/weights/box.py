@@ -116,20 +116,6 @@ class Part(NamedTuple):
         return Part(self.spec, box, None if self.memory is None else narrowed(self.memory, box, self.box))
 
 
-class Place(NamedTuple):
-    """Where a part of a tensor lies in a model's own memory; it keeps no memory alive.
-
-    Attributes:
-        box: The part.
-        address: The address of that memory.
-        region: Where in the memory.
-    """
-
-    box: Box
-    address: int
-    region: Region
-
-
 def narrowed(tensor: torch.Tensor, part: Box, held: Box | None = None) -> torch.Tensor:
     """Returns a part of a tensor, of which `tensor` is all, or what is held."""
     for axis, (start, length) in enumerate(zip(*part, strict=True)):

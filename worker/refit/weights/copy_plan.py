@@ -21,7 +21,7 @@ from quirks_core.base.text import listed
 from worker.errors import RefitError
 from worker.refit.weights.box import Box, Part, Region
 from worker.refit.weights.expected import common, engine_name
-from worker.refit.weights.manifest import Chunk, Manifest, TensorSpec, size_of
+from worker.refit.weights.manifest import Manifest, TensorSpec
 from worker.refit.weights.prepared import PreparedLayers, Write
 from worker.refit.weights.snapshot import Snapshot
 
@@ -44,26 +44,18 @@ class _Target(NamedTuple):
         taken: The part.
         written: The engine's memory for it.
         destination: Name of the tensor that this is a part of.
-        start: Its first address.
-        linear: Both parts have their elements one after the other.
     """
 
     taken: Region
     written: torch.Tensor
     destination: str
-    start: int
-    linear: bool
 
     def part(self, spec: TensorSpec) -> Part | None:
         """Returns the part in the order of the tensor's dimensions; None if it goes in another one."""
         if (shown := self.taken.shown(spec.shape)) is None:
             return None
-        box, axes = shown
-        stride = [1] * len(spec.shape)
-        for step, axis in zip(self.written.stride(), axes, strict=True):
-            if axis is not None:
-                stride[axis] = step
-        return Part(spec, box, self.written.as_strided(box.size, stride))
+        box, _ = shown
+        return Part(spec, box, self.written.view(box.size))
 
 
 class CopyPlan:
@@ -120,8 +112,7 @@ class CopyPlan:
                 self._filled.add(destination)
                 self._fills.append((written, value))
                 continue
-            linear = written.is_contiguous() and taken.stride == written.stride()
-            self._copies[source].append(_Target(taken, written, destination, written.data_ptr(), linear))
+            self._copies[source].append(_Target(taken, written, destination))
         self.copied = frozenset(self._copies) | self.prepared.sources
         names = {target.destination for targets in self._copies.values() for target in targets}
         self.destinations = {name: held[name].detach() for name in names}
@@ -159,7 +150,7 @@ class CopyPlan:
         wholes: list[Part] = []
         for spec in self.manifest.tensors:
             targets = self._copies.get(spec.name, [])
-            found = [(one.start, part) for one in targets if (part := one.part(spec)) is not None]
+            found = [(one.written.data_ptr(), part) for one in targets if (part := one.part(spec)) is not None]
             if spec.name in self.reloaded or spec.name in self.hidden or len(found) < len(targets):
                 wholes.append(Part(spec, Box.whole(spec.shape)))
             else:
@@ -191,44 +182,20 @@ class CopyPlan:
         wholes = ((name, one.destination) for name, one in first.items() if one.written.numel() == numbers[name])
         return {name: place for name, place in wholes if times[place] == 1 and place not in self._filled}
 
-    def room_for(self, chunk: Chunk) -> torch.Tensor | None:
-        """Returns the model's memory in which tensors belong just as they are sent, as [nbytes] uint8; None if there is none.
-
-        Args:
-            chunk: The tensors, each with its distance from the first in bytes.
-        """
-        first = self._as_it_is(chunk[0][0])
-        if first is None:
-            return None
-        for spec, offset in chunk:
-            target = self._as_it_is(spec)
-            if target is None or (target.destination, target.start) != (first.destination, first.start + offset):
-                return None
-        return first.written.as_strided((size_of(chunk) // first.written.element_size(),), (1,)).view(torch.uint8)
-
-    def _as_it_is(self, spec: TensorSpec) -> _Target | None:
-        """Returns where a tensor goes if it goes there whole, in its own dtype, and nowhere else."""
-        targets = self._copies.get(spec.name, [])
-        if len(targets) != 1 or spec.name in self.reloaded:
-            return None
-        target = targets[0]
-        whole = target.linear and not target.taken.offset and target.written.nbytes == spec.nbytes
-        return target if whole and target.written.dtype == spec.torch_dtype else None
-
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def copy(self, tensors: Tensors) -> None:
         """Copies those of the trainer's tensors that are copied; returns when the copies are queued on the device.
 
         Args:
-            tensors: Names and contiguous tensors, as the manifest describes them; some may be in their place (`room_for`).
+            tensors: Names and contiguous tensors, as the manifest describes them.
         """
-        found = [(target, tensor) for name, tensor in tensors for target in self._copies.get(name, ())]
         small: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for written, source in _joined(sorted(found, key=lambda pair: pair[0].start)):
-            if written.nbytes < _SMALL:
-                small.append((written, source))
-            else:
-                written.copy_(source)
+        for name, tensor in tensors:
+            for target in self._copies.get(name, ()):
+                if target.written.nbytes < _SMALL:
+                    small.append((target.written, target.taken.of(tensor)))
+                else:
+                    target.written.copy_(target.taken.of(tensor))
         if small:
             torch._foreach_copy_([written for written, _ in small], [source for _, source in small])
 
@@ -282,40 +249,6 @@ class CopyPlan:
             return []
         names = {tensor.untyped_storage().data_ptr(): name for name, tensor in slots(model) if tensor is not None}
         return sorted({names.get(address, "a tensor that is none of the model's") for address in comparison.wrong})
-
-
-def _joined(found: Iterable[tuple[_Target, torch.Tensor]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Takes targets in the order of their addresses, and yields destinations and sources; neighbours in both are one."""
-    first: tuple[torch.Tensor, torch.Tensor] | None = None
-    last: tuple[str, int, int, torch.dtype, int] | None = None
-    elements = 0
-    for target, tensor in found:
-        size = tensor.element_size()
-        start = tensor.data_ptr() + target.taken.offset * size
-        count = target.written.numel()
-        if start == target.start:
-            continue  # received where it belongs
-        memory = tensor.untyped_storage().data_ptr()  # parts of several may lie side by side by chance
-        place = (target.destination, target.start, start, tensor.dtype, memory)
-        if first is not None and target.linear and place == last:
-            elements += count
-        else:
-            if first is not None:
-                yield _whole(first, elements)
-            first, elements = (target.written, target.taken.of(tensor)), count
-        step = target.written.element_size()
-        ends = target.start + count * step, start + count * size
-        last = (target.destination, *ends, tensor.dtype, memory) if target.linear else None
-    if first is not None:
-        yield _whole(first, elements)
-
-
-def _whole(first: tuple[torch.Tensor, torch.Tensor], elements: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a pair of tensors, extended to a number of elements if it has fewer."""
-    written, source = first
-    if elements == written.numel():
-        return first
-    return written.as_strided((elements,), (1,)), source.as_strided((elements,), (1,))
 
 
 class _Comparison(TorchDispatchMode):  # type: ignore[misc]

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
-from itertools import combinations, groupby, pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import torch
 
+from worker.errors import TransferError
 from worker.refit.weights.box import Box, Part, narrowed
 
 #: Bytes of a buffer for pieces that are sent together; a link has its full speed with messages of this size.
@@ -56,7 +57,7 @@ class Holders:
             For each trainer rank each piece twice: as the engine rank has it, and as the trainer rank has it.
 
         Raises:
-            LookupError: Some of it is held by no trainer rank, or parts that are not the same overlap.
+            TransferError: Some of it is held by no trainer rank.
         """
         found: dict[int, list[tuple[Part, Part]]] = defaultdict(list)
         for number, one in enumerate(wanted):
@@ -67,17 +68,9 @@ class Holders:
                     rank = preferred[(number + engine) % len(preferred)]
                     found[rank].append((one.narrowed(common), ranks[rank].narrowed(common)))
                     boxes.append(common)
-            if not boxes or sum(box.numel for box in boxes) != one.box.numel or _overlap(boxes):
-                raise LookupError(f"{one.spec.name}: the parts that ranks hold of {one.box} overlap or leave something out")
+            if not boxes or sum(box.numel for box in boxes) != one.box.numel:
+                raise TransferError(f"refit: {one.spec.name}: the trainer's ranks do not hold all of {one.box}, or parts twice")
         return dict(found)
-
-
-def _overlap(parts: Sequence[Box]) -> bool:
-    spans = [{(part.start[axis], part.size[axis]) for part in parts} for axis in range(len(parts[0].start))]
-    apart = [sorted(span) for span in spans if len(span) > 1]
-    if len(apart) == 1 and len(apart[0]) == len(parts):  # cut along one axis, as nearly always
-        return any(start + size > after for (start, size), (after, _) in pairwise(apart[0]))
-    return any(one.common(two) is not None for one, two in combinations(parts, 2))
 
 
 class Wholes:
@@ -94,7 +87,8 @@ class Wholes:
     def add(self, part: Part, values: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """Lays a part beside the others; yields the tensor with its last one."""
         spec = part.spec
-        if values is part.memory and part.nbytes == spec.nbytes:  # the trainer's own memory, which lasts
+        is_own = values is part.memory  # the trainer's, which lasts
+        if is_own and part.nbytes == spec.nbytes and values.is_contiguous():
             yield spec.name, values
             return
         whole, came = self._begun.pop(spec.name, (None, 0))

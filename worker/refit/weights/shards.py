@@ -36,8 +36,7 @@ class _View(NamedTuple):
         local = narrowed(local, part, held)
         start = tuple(0 if axis is None else part.start[axis] - self.box.start[axis] for axis in self.axes)
         size = tuple(1 if axis is None else part.size[axis] for axis in self.axes)
-        stride = tuple(1 if axis is None else local.stride(axis) for axis in self.axes)
-        return Box(start, size), local.as_strided(size, stride, local.storage_offset())
+        return Box(start, size), local.view(size)
 
 
 class Shards:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
 from worker.errors import RefitError
-from worker.refit.weights.box import Box, Part, Place, Region
+from worker.refit.weights.box import Box, Part
 from worker.refit.weights.buffers import share_memory
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.pool import Shared
@@ -23,7 +23,6 @@ from worker.refit.weights.scope import RefitScope, gathered, is_sharded, layout,
 from worker.refit.weights.shards import Shards
 from worker.refit.weights.snapshot import Snapshot
 
-_T = TypeVar("_T")
 #: By model, what was found out about it last.
 _described: weakref.WeakKeyDictionary[nn.Module, _Description] = weakref.WeakKeyDictionary()
 
@@ -35,14 +34,10 @@ class _Description:
         self.snapshot = Snapshot(model)
         self.scope = scope
         self.shards = Shards.of(model, scope)
-        self._found: dict[object, Any] = {}
-
-    def once(self, key: object, find: Callable[[], _T]) -> _T:
-        """Returns what was found by that key before, or finds it."""
-        if key not in self._found:
-            self._found[key] = find()
-        found: _T = self._found[key]
-        return found
+        self.manifest = Manifest.of(layout(model, scope).items()) if self.shards is None else self.shards.manifest
+        self.pools: dict[torch.device, Any] = {}
+        self.held: dict[tuple[torch.device, int], list[Part] | None] = {}
+        self.shared: dict[torch.device, Shared | None] = {}
 
 
 class Source:
@@ -56,6 +51,7 @@ class Source:
         scope: What is sent.
         manifest: Describes it.
         shards: What this rank of a sharded model holds; None if it is not sharded.
+        pools: What is known of the memory of all ranks, by device (`worker.refit.transport.trainer_ranks`).
     """
 
     def __init__(self, model: nn.Module, scope: RefitScope | str) -> None:
@@ -74,10 +70,7 @@ class Source:
         if known is None or known.scope is not self.scope or not known.snapshot.holds(model):
             known = _described[model] = _Description(model, self.scope)
         self._known = known
-        self.shards = known.shards
-        self.manifest: Manifest = known.once(
-            "manifest", lambda: Manifest.of(self._state.items()) if known.shards is None else known.shards.manifest
-        )
+        self.manifest, self.shards, self.pools = known.manifest, known.shards, known.pools
 
     def __call__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields names and whole tensors; all ranks of a sharded model have to iterate together."""
@@ -94,33 +87,22 @@ class Source:
             RefitError: The model's memory has moved since it was described.
         """
         self._check()
-        return self._known.once(("held", device, rank), lambda: self._held(device, rank))
+        held = self._known.held
+        if (device, rank) not in held:
+            own = list(self._own(device, rank))
+            held[device, rank] = [part for part, _ in own] if all(storage is not None for _, storage in own) else None
+        return held[device, rank]
 
-    def _held(self, device: torch.device, rank: int) -> list[Part] | None:
-        own = self._own(device, rank)
-        return [part for part in self._parts() if part.spec.name in own] if None not in own.values() else None
-
-    def _own(self, device: torch.device, rank: int) -> dict[str, Place | None]:
-        """Returns the places of what a rank sends; of what is not sharded, rank 0's is sent."""
-        shards = self.shards
-        return {
-            name: place
-            for name, place in self._places(device).items()
-            if not rank or (shards is not None and shards.is_sharded(name))
-        }
-
-    def _places(self, device: torch.device) -> dict[str, Place | None]:
-        """Returns where this rank has its parts of the tensors; None for those not in the model's own memory on the device."""
-        return self._known.once(("places", device), lambda: self._places_on(device))
-
-    def _places_on(self, device: torch.device) -> dict[str, Place | None]:
-        storages = _storages(self.model)
-        found: dict[str, Place | None] = {}
-        for spec, box, memory in self._parts():
-            found[spec.name] = None
-            if memory is not None and memory.device == device and (address := memory.untyped_storage().data_ptr()) in storages:
-                found[spec.name] = Place(box, address, Region.lying(memory))
-        return found
+    def _own(self, device: torch.device, rank: int) -> Iterator[tuple[Part, torch.UntypedStorage | None]]:
+        """Yields what a rank sends, each with the model's memory on the device that it lies in; None if it lies elsewhere."""
+        storages, shards = _storages(self.model), self.shards
+        for part in self._parts():
+            if rank and (shards is None or not shards.is_sharded(part.spec.name)):
+                continue  # of what is not sharded, rank 0's is sent
+            if part.memory is not None and part.memory.device == device:
+                yield part, storages.get(part.memory.untyped_storage().data_ptr())
+            else:
+                yield part, None
 
     def _parts(self) -> Iterator[Part]:
         """Yields this rank's parts of the tensors; those that have to be gathered or moved first have no memory."""
@@ -141,28 +123,25 @@ class Source:
             RefitError: The model's memory has moved since it was described.
         """
         self._check()
-        return self._known.once(("shared", device), lambda: self._shared(device))
+        shared = self._known.shared
+        if device not in shared:
+            shared[device] = self._shared(device)
+        return shared[device]
 
     def _shared(self, device: torch.device) -> Shared | None:
-        storages, is_whole = _storages(self.model), self.shards is None
-        own = self._own(device, 0 if is_whole else torch.distributed.get_rank())
-        found = {name: place for name, place in own.items() if place is not None and _can_be_shared(storages[place.address])}
-        return Shared(uuid.uuid4().hex, found) if (bool(found) if is_whole else len(found) == len(own)) else None
-
-    def table(self, device: torch.device) -> dict[str, Any]:
-        """Returns JSON values with which engine processes open what `shared` describes (`worker.refit.weights.pool.Opened`)."""
-        shared, index = self.shared(device), dict[int, int]()
+        is_whole = self.shards is None
+        own = list(self._own(device, 0 if is_whole else torch.distributed.get_rank()))
+        found = [(part, storage) for part, storage in own if storage is not None and _can_be_shared(storage)]
+        if not found if is_whole else len(found) < len(own):
+            return None
+        storages = {storage.data_ptr(): storage for _, storage in found}
+        numbers = {address: number for number, address in enumerate(storages)}
         rows = [
-            [name, index.setdefault(address, len(index)), *box, list(region.stride), region.offset]
-            for name, (box, address, region) in (shared.places.items() if shared is not None else ())
+            [spec.name, numbers[storage.data_ptr()], *box, memory.stride(), memory.storage_offset()]
+            for (spec, box, memory), storage in found
+            if memory is not None
         ]
-        storages = _storages(self.model)
-        return {"memory": [share_memory(storages[address]) for address in index], "held": rows}
-
-    @property
-    def pools(self) -> dict[torch.device, Any]:
-        """What is known of the memory of all ranks of a sharded model, by device (`worker.refit.transport.trainer_ranks`)."""
-        return self._known.once("pools", dict)
+        return Shared(uuid.uuid4().hex, {"memory": [share_memory(storage) for storage in storages.values()], "held": rows})
 
     def _check(self) -> None:
         if not self._known.snapshot.holds(self.model):
