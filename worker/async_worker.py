@@ -12,7 +12,7 @@ from worker.calls import Calls
 from worker.engine import vllm_adapter
 from worker.engine.readiness import KV_CACHE, WEIGHTS
 from worker.errors import SleepError
-from worker.reference import ReferenceCalls
+from worker.lifecycle import WorkerLifecycle
 from worker.refit.refitting import RefitReport, Refitting
 from worker.refit.weights.manifest import Manifest
 from worker.refit.weights.scope import RefitScope
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class VllmAsyncGenerationWorker(Calls, ReferenceCalls):
+class VllmAsyncGenerationWorker(Calls, WorkerLifecycle):
     """Generates with one vLLM engine, and takes new weights from a trainer between two optimiser steps.
 
     The constructor resolves the plan, so a refused configuration fails there, before any engine starts;
@@ -208,20 +208,17 @@ class VllmAsyncGenerationWorker(Calls, ReferenceCalls):
 
         await self.refitting.between(sleep)
 
-    async def wake_up_async(self, **kwargs: Any) -> None:
+    async def wake_up_async(self, tags: Sequence[str] | None = None) -> None:
         """Allocates the memory again; of an engine that is awake, nothing.
 
         Args:
-            **kwargs: ``tags``: a list of ``weights`` and ``kv_cache``; both if missing. For a refit wake the weights, refit,
-                then wake the KV cache, so that the trainer's copy and the cache need not fit into memory together.
+            tags: A list of ``weights`` and ``kv_cache``; both if None. For a refit wake the weights, refit, then wake the KV
+                cache, so that the trainer's copy and the cache need not fit into memory together.
 
         Raises:
             SleepError: A tag is unknown.
         """
         engine = self.engine
-        if unknown := sorted(kwargs.keys() - {"tags"}):
-            raise SleepError(f"wake_up_async takes tags, not {', '.join(unknown)}")
-        tags = kwargs.get("tags")
         if isinstance(tags, str) or set(tags or ()) - {WEIGHTS, KV_CACHE}:
             raise SleepError(f"wake_up_async: tags are a list of {WEIGHTS!r} and {KV_CACHE!r}, not {tags!r}")
 
@@ -231,7 +228,3 @@ class VllmAsyncGenerationWorker(Calls, ReferenceCalls):
                 engine.readiness.woke(tags)
 
         await self.refitting.between(wake_up)
-
-    async def report_device_id_async(self) -> list[str]:
-        """Returns the GPU's UUID of every engine process in the order of their ranks; ``cpu`` on the CPU."""
-        return [row.device for row in self.topology.rows]

@@ -18,7 +18,6 @@ from worker.engine.engine_rank import EngineRank
 from worker.engine.topology import Expected, Topology, read_topology
 from worker.generation import Requests
 from worker.launch import parsed, prepare, sampling_warnings
-from worker.metrics import EngineMetrics
 from worker.refit.open_update import UpdateSteps
 from worker.refit.refitting import Refitting
 
@@ -36,7 +35,6 @@ class _Running:
     requests: Requests
     refitting: Refitting
     update_steps: UpdateSteps
-    metrics: EngineMetrics
     server: OpenAIServer | None = None
 
 
@@ -50,7 +48,6 @@ class WorkerLifecycle:
         fraction_of_gpus: float = 1.0,
         seed: int | None = None,
         extra_env_vars: Sequence[str] | None = None,
-        defer_model_load: bool = False,
         *,
         disable: Sequence[str] = (),
         force: Sequence[str] = (),
@@ -66,8 +63,6 @@ class WorkerLifecycle:
             seed: Seed of the engine. Independent replicas need different seeds, or they generate the same samples from the same
                 prompts. If None: the configuration's, else one derived from the bundles, else the engine's.
             extra_env_vars: Names of variables that the engine's processes in Ray actors get from this one.
-            defer_model_load: Take the server's port now, so that its address is known (`get_reserved_url`) before the engine
-                starts by `load_model`.
             disable: Names to turn off: quirks, flags, ``distribution:NAME``, ``third-party``, ``all``. Stronger than
                 environment and configuration.
             force: Names to turn on, whatever their match and version ranges are.
@@ -79,7 +74,6 @@ class WorkerLifecycle:
             RefusedError: The configuration cannot work; the error lists all reasons.
             LockError: The loaded quirks are not those of the lock file.
             BrokenPluginsError: There are broken plugins, and MODEL_QUIRKS_STRICT=1 applies.
-            ServerStartError: The server cannot listen, with `defer_model_load`.
         """
         config = parsed(config)
         launch = prepare(
@@ -100,9 +94,6 @@ class WorkerLifecycle:
         self._listener: Listener | None = None
         self._receipt: Receipt | None = None
         self.topology = Topology(())
-        self._deferred = defer_model_load
-        if defer_model_load:
-            self._reserve_port()
 
     # ---- start and stop
 
@@ -156,10 +147,11 @@ class WorkerLifecycle:
             ServerStartError: The server cannot listen. If the port is in use, this is raised before the engine starts.
         """
         if self._running is not None:
-            if self._deferred:
-                return  # `load_model` has started it
             raise QuirksError("the engine is running already; call post_init_async once")
-        self._reserve_port()  # fails here if the port is in use, not after the engine's start
+        if self.config.server.enabled:
+            from worker.server import Listener
+
+            self._listener = Listener(self.config)  # fails here if the port is in use, not after the engine's start
         try:
             await self._create_engine(self._launch.arguments)
             if self.config.server.enabled:
@@ -167,13 +159,6 @@ class WorkerLifecycle:
         except BaseException:
             await self.shutdown()
             raise
-
-    def _reserve_port(self) -> None:
-        """Listens where the server will, if there is to be one; until it answers, clients wait."""
-        if self.config.server.enabled and self._listener is None:
-            from worker.server import Listener
-
-            self._listener = Listener(self.config)
 
     async def _create_engine(self, llm_kwargs: Mapping[str, Any]) -> None:
         """Starts an engine with these arguments of vLLM's ``AsyncEngineArgs``."""
@@ -200,7 +185,6 @@ class WorkerLifecycle:
             ),
             refitting,
             UpdateSteps(refitting, engine, self._warn),
-            EngineMetrics(engine.llm),
         )
         self._warn(*engine.warnings, *self._launch.registry.observe(self.plan, self.receipt))
 
@@ -215,7 +199,6 @@ class WorkerLifecycle:
         running, self._running = self._running, None
         if running is None:
             return True
-        running.metrics.stop()
         try:
             await running.requests.close("the worker was shut down")
             if running.server is not None:

@@ -191,6 +191,14 @@ def test_the_engines_processes_learn_of_their_bundles(launch, bundles):
     assert launch().environment == {}
 
 
+def test_named_variables_travel_to_actors_of_the_engine(model, monkeypatch):
+    monkeypatch.setenv("VLLM_RAY_EXTRA_ENV_VARS_TO_COPY", "MINE")
+
+    worker = VllmAsyncGenerationWorker({"model": str(model())}, extra_env_vars=["QUANT_CONFIG"])
+
+    assert worker._launch.environment["VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"] == "MINE,QUANT_CONFIG"
+
+
 # ---- one engine among several
 
 

@@ -114,9 +114,9 @@ class EngineActor:
         async for item in getattr(self._worker.requests, kind)(rows, *arguments, rank=rank, **options):
             yield item
 
-    async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+    async def call(self, method: str, *arguments: Any) -> Any:
         """Calls a method of the worker."""
-        return await getattr(self._worker, method)(*arguments, **named)
+        return await getattr(self._worker, method)(*arguments)
 
     async def shutdown(self) -> None:
         """Stops the engine and removes its files."""

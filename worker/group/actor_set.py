@@ -53,7 +53,7 @@ class ActorSet:
         await asyncio.gather(*self._watching, return_exceptions=True)
         self._fail(GenerationAbortedError(why))
 
-    async def everybody(self, method: str, *arguments: Any, each: Sequence[tuple[Any, ...]] = (), **named: Any) -> list[Any]:
+    async def everybody(self, method: str, *arguments: Any, each: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
         """Calls a method of every worker at the same time; returns what each returned, in the order of the ranks.
 
         Arguments are the same for all, but for those in `each`, which has a row for each worker.
@@ -62,18 +62,16 @@ class ActorSet:
             RankError: An engine died, or does not follow although another has failed.
             QuirksError: The first error of those that failed.
         """
-        found = await self.outcomes(method, *arguments, each=each, **named)
+        found = await self.outcomes(method, *arguments, each=each)
         for item in found:
             if isinstance(item, BaseException):
                 raise item
         return found
 
-    async def outcomes(self, method: str, *arguments: Any, each: Sequence[tuple[Any, ...]] = (), **named: Any) -> list[Any]:
+    async def outcomes(self, method: str, *arguments: Any, each: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
         """As `everybody`, but returns errors instead of raising one."""
         given = each or [arguments] * len(self.ranks)
-        calls = [
-            asyncio.ensure_future(rank.call("call", method, *own, **named)) for rank, own in zip(self.ranks, given, strict=True)
-        ]
+        calls = [asyncio.ensure_future(rank.call("call", method, *own)) for rank, own in zip(self.ranks, given, strict=True)]
         try:
             await self.alive(asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION))
             # If one engine fails before the others, these may wait for it forever.

@@ -214,36 +214,13 @@ class WorkerGroup(Calls):
         """Frees GPU memory, as the worker does."""
         await self.refits.between("sleep_async", level)
 
-    async def wake_up_async(self, **kwargs: Any) -> None:
+    async def wake_up_async(self, tags: Sequence[str] | None = None) -> None:
         """Allocates the memory again, as the worker does."""
-        await self.refits.between("wake_up_async", **kwargs)
+        await self.refits.between("wake_up_async", tags)
 
     async def reset_prefix_cache_async(self) -> bool:
         """Drops the KV cache of past requests; False if an engine could not."""
         return all(await self._running().everybody("reset_prefix_cache_async"))
-
-    # ---- a phase of generation, by NeMo RL's names; engines that may sleep share their GPUs with the trainer
-
-    @property
-    def requires_kv_scale_sync(self) -> bool:
-        """Whether a trainer must send scales of the KV cache with its weights: the cache is in FP8."""
-        return str(self.plan.value("engine.kv_cache_dtype")).startswith("fp8")
-
-    async def prepare_for_generation(self, *args: Any, **kwargs: Any) -> bool:  # noqa: ARG002
-        """Wakes engines that sleep; True. ``tags`` as for `wake_up_async`."""
-        await self.wake_up_async(**kwargs)
-        return True
-
-    async def finish_generation(self, *args: Any, **kwargs: Any) -> bool:  # noqa: ARG002
-        """Puts engines to sleep that may (``engine.enable_sleep_mode``), else drops the KV cache of past requests."""
-        if not self.plan.value("engine.enable_sleep_mode"):
-            return await self.reset_prefix_cache_async()
-        await self.sleep_async()
-        return True
-
-    async def invalidate_kv_cache(self) -> bool:
-        """Drops the KV cache of past requests, after an update; False if an engine could not."""
-        return await self.reset_prefix_cache_async()
 
     # ---- servers
 

@@ -57,9 +57,9 @@ class GroupRefits:
         self._devices = [list(listed) for listed in devices]
         self.problem = None
 
-    async def between(self, method: str, *arguments: Any, **named: Any) -> None:
+    async def between(self, method: str, *arguments: Any) -> None:
         """Waits until no refit is under way, then calls a method of every worker."""
-        await self.lock.run(lambda: self._actors().everybody(method, *arguments, **named))
+        await self.lock.run(lambda: self._actors().everybody(method, *arguments))
 
     async def receive(self, transport: str, version: str | None, clear_cache: bool | None) -> bool:
         """Has every engine receive a refit from a trainer in another process, by ``ipc_zmq`` or ``collective``."""
