@@ -102,6 +102,7 @@ class ActorSet:
             self.in_flight[chosen] += 1
             shares.setdefault(chosen, {})[index] = row
         coming: asyncio.Queue[Any] = asyncio.Queue()
+        late: list[str] = []
 
         async def follow(number: int, share: dict[int, list[int]]) -> None:
             left = len(share)
@@ -112,25 +113,20 @@ class ActorSet:
                         left -= 1
                         self.in_flight[number] -= 1
                         coming.put_nowait(item)
-                coming.put_nowait(_END)
+            except GenerationTimeoutError as error:  # the other engines go on
+                late.append(str(error))
             except Exception as error:
                 coming.put_nowait(error)
             finally:
                 self.in_flight[number] -= left
+                coming.put_nowait(_END)
 
         following = [asyncio.ensure_future(follow(number, share)) for number, share in shares.items()]
-        late, running = [], len(following)
         try:
-            while running:
-                item = await self.alive(coming.get())
-                if item is _END:
-                    running -= 1
-                elif isinstance(item, GenerationTimeoutError):  # of one engine; the others go on
-                    running -= 1
-                    late.append(str(item))
-                elif isinstance(item, Exception):
-                    raise item
-                else:
+            for _ in following:
+                while (item := await self.alive(coming.get())) is not _END:
+                    if isinstance(item, Exception):
+                        raise item
                     yield item
         finally:
             for task in following:

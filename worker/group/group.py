@@ -11,7 +11,6 @@ from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.plan.receipt import Receipt
 from quirks_core.plan.records import Plan
-from quirks_core.plan.summary import messages
 from quirks_core.plan.switches import SwitchNames
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from worker import launch
@@ -87,7 +86,7 @@ class WorkerGroup(Calls):
         ranks = self.plan.value("engine.data_parallel_size")
         self.strategy: Strategy = self.plan.value("parallel.dp_strategy") or "independent"
         engines = 1 if self.strategy == "engine" else ranks
-        self.warnings: list[str] = [*messages(self.plan), *launch.sampling_warnings(self.config)]
+        self.warnings = launch.warnings(self.config, self.plan)
         model_ranks = self.config.engine.tensor_parallel_size * self.config.engine.pipeline_parallel_size
         self._ranks = Ranks(
             self.config.cluster,
