@@ -20,7 +20,7 @@ from worker.engine import vllm_adapter
 from worker.engine.engine import Engine
 from worker.engine.engine_rank import EngineRank
 from worker.engine.readiness import KV_CACHE, WEIGHTS
-from worker.engine.topology import Expected, Topology, read_topology
+from worker.engine.topology import Expected, Row, Topology, read_topology
 from worker.errors import SleepError
 from worker.generation import Requests
 from worker.launch import parsed, prepare, warnings
@@ -196,7 +196,8 @@ class VllmAsyncGenerationWorker(Calls):
         await engine.start()
         try:
             place = self._engine_rank
-            self.topology = Topology.of(await engine.call(read_topology), engine=0 if place is None else place.rank)
+            found = await engine.call(read_topology, 0 if place is None else place.rank)
+            self.topology = Topology(tuple(Row(**fields) for fields in found))
             if place is None:  # else the group compares all of its engines
                 self.topology.check(Expected.of(self.plan))
         except BaseException:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from quirks_core.apply import process
 from quirks_core.apply.handed_down import FOLDER_VARIABLE, FRONT_END_VARIABLE
 from quirks_core.apply.process import environment
+from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, ReceiptError
-from quirks_core.hook.in_force import AppliedQuirks, in_force
+from quirks_core.hook.in_force import RUNS, AppliedQuirks, in_force
 from quirks_core.plan.receipt import Receipt
 from quirks_core.plan.records import Plan
-from worker.engine import failures, leftovers, processes, vllm_adapter
+from worker.engine import failures, processes, vllm_adapter
 from worker.engine.readiness import Readiness, start_problem
 from worker.errors import EngineDiedError, TransferError
 
@@ -29,6 +30,8 @@ _E = TypeVar("_E", bound=Exception)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+#: How the name of a folder begins that has the sockets of refits.
+REFITS = "mq-"
 _NOT_IN_FORCE = "the plan is not in force everywhere"
 _START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 #: Folder of vLLM's sockets. It never takes its sockets away, and every user can see them in the system's folder; ours is
@@ -107,7 +110,8 @@ class Engine:
             EngineStartError: The engine died; the message has its last error lines, the notes what quirks have to do with it.
             ReceiptError: A process does not carry out the plan, or the engine changed a value that a quirk set.
         """
-        leftovers.collect()
+        with suppress(OSError):  # a folder for temporary files that cannot be listed
+            private_folder.remove_abandoned((RUNS, REFITS))
         before = multiprocessing.active_children()
         self._applied = applied = self._exit.enter_context(in_force(self._plan, self._environment))
         try:

@@ -145,8 +145,7 @@ class ActorSet:
         task = asyncio.ensure_future(work)
         try:
             await asyncio.wait((task, self._failure), return_when=asyncio.FIRST_COMPLETED)
-            if self._failure.done():
-                self._failure.result()
+            self.check()
             return await task
         finally:
             task.cancel()

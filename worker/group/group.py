@@ -118,7 +118,7 @@ class WorkerGroup(Calls):
         async with self._changing:
             if self._actors is not None:
                 raise QuirksError("the group is running already; call start once, or restart")
-            await self._start_or_nothing()
+            await self._start()
 
     async def shutdown(self) -> None:
         """Stops every engine, ends the actors and releases their placement; may be called again; during a start, after it.
@@ -142,7 +142,7 @@ class WorkerGroup(Calls):
             if self._starts != seen:
                 return
             await to_the_end(self._stop("the group is being restarted"))
-            await self._start_or_nothing()
+            await self._start()
             if self._announced is not None:
                 await self.prepare_refit_info_async(self._announced)
 
@@ -232,33 +232,30 @@ class WorkerGroup(Calls):
 
     # ---- parts
 
-    async def _start_or_nothing(self) -> None:
+    async def _start(self) -> None:
         """Starts the engines; leaves nothing behind if that fails or is cancelled."""
         try:
-            await self._start()
+            await self._ranks.create()
+            ranks = self._ranks.all
+            calls = [
+                rank.call(
+                    "start",
+                    self._config_of(rank.number),
+                    EngineRank(self.strategy, rank.number, len(ranks), ranks[0].node, ranks[0].port),
+                    self.plan,
+                    plan_variables({**os.environ, **self._typed.env}, self._fact_names),
+                    self._fact_names,
+                    self._call.disable,
+                    self._call.force,
+                )
+                for rank in ranks
+            ]
+            started = await self._all_up(ranks, calls)
+            self.topology = Topology(tuple(row for item in started for row in item["topology"].rows))
+            self.topology.check(Expected.of(self.plan))
         except BaseException:
             await to_the_end(self._stop("the group did not start"))
             raise
-
-    async def _start(self) -> None:
-        await self._ranks.create()
-        ranks = self._ranks.all
-        calls = [
-            rank.call(
-                "start",
-                self._config_of(rank.number),
-                EngineRank(self.strategy, rank.number, len(ranks), ranks[0].node, ranks[0].port),
-                self.plan,
-                plan_variables({**os.environ, **self._typed.env}, self._fact_names),
-                self._fact_names,
-                self._call.disable,
-                self._call.force,
-            )
-            for rank in ranks
-        ]
-        started = await self._all_up(ranks, calls)
-        self.topology = Topology(tuple(row for item in started for row in item["topology"].rows))
-        self.topology.check(Expected.of(self.plan))
         self.receipts = [item["receipt"] for item in started]
         self.warnings += [text for item in started for text in item["warnings"] if text not in self.warnings]
         self._context = started[0]["longest"]

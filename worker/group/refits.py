@@ -46,15 +46,14 @@ class GroupRefits:
         self._elsewhere: list[str] = []
         self._devices: list[list[str]] = []
 
-    def started(self, nodes: Iterable[str], devices: Iterable[list[str]]) -> None:
+    def started(self, nodes: Iterable[str], devices: list[list[str]]) -> None:
         """Resets the state after a start of the engines, on nodes and with the devices of each engine's processes."""
         import ray
 
         self.joined = False
-        self.sender.leave()
         self.address = ray.util.get_node_ip_address()
         self._elsewhere = sorted(set(nodes) - {self.address})
-        self._devices = [list(listed) for listed in devices]
+        self._devices = devices
         self.problem = None
 
     async def between(self, method: str, *arguments: Any) -> None:
