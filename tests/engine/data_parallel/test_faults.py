@@ -119,7 +119,8 @@ def test_nothing_of_a_killed_driver_outlives_the_next_start(driver, place, monke
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     remove_abandoned((RUNS, REFITS))
 
-    assert [path.name for path in place.iterdir()] == ["ray"]  # Ray's own, as it is
+    left = {path.name for path in place.iterdir() if not path.name.startswith("vllm_dist_")}  # vLLM's own, as it is
+    assert left == {"ray"}  # and Ray's
 
 
 def engines_folders():
