@@ -111,10 +111,6 @@ class EngineActor:
         """Calls a method of the worker."""
         return await getattr(self._worker, method)(*arguments)
 
-    async def shutdown(self) -> None:
-        """Stops the engine."""
-        await self._worker.shutdown()
-
 
 def plan_variables(environ: Mapping[str, str], fact_names: Iterable[str] = ()) -> dict[str, str]:
     """Returns the variables that affect plans: those that quirks read, and our own switches."""

@@ -175,7 +175,7 @@ class Ranks:
         if not ray.is_initialized():
             return  # and nothing is left of it
         if ranks and timeout_s:
-            stopping = [asyncio.ensure_future(rank.call("shutdown")) for rank in ranks]
+            stopping = [asyncio.ensure_future(rank.call("call", "shutdown")) for rank in ranks]
             await asyncio.wait(stopping, timeout=timeout_s)
             for task in stopping:
                 task.cancel()
