@@ -12,6 +12,7 @@ from quirks_core.base.errors import UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.facts.model import require_weights
 from quirks_core.plan.records import Plan
+from quirks_core.plan.summary import messages
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from quirks_core.plugins.registry import Registry
 from worker.engine import vllm_adapter
@@ -108,16 +109,17 @@ def _check(config: GenerationConfig, plan: Plan, engine_rank: EngineRank | None)
         )
 
 
-def sampling_warnings(config: GenerationConfig) -> tuple[str, ...]:
-    """Returns what a user should know about the sampling settings of a run, given its adjusted configuration."""
-    least = config.sampling.min_new_tokens
-    if config.purpose != "rollout" or not least:
-        return ()
-    text = (
-        f"sampling.min_new_tokens = {least} masks the tokens that end a sample until it has {least} tokens; processed logprobs "
-        "of these are renormalised, and the trainer's are not: set sampling.min_new_tokens: 0, or mask the same tokens there"
-    )
-    return (text,)
+def warnings(config: GenerationConfig, plan: Plan) -> list[str]:
+    """Returns what a user should know before a run, given its adjusted configuration: the plan's warnings, and of sampling."""
+    found: list[str] = [*messages(plan)]
+    least, mode = config.sampling.min_new_tokens, plan.value("engine.logprobs_mode")
+    if config.purpose == "rollout" and least and mode == "processed_logprobs":
+        found.append(
+            f"sampling.min_new_tokens = {least} masks the tokens that end a sample until it has {least} tokens; processed "
+            "logprobs of these are renormalised, and the trainer's are not: set sampling.min_new_tokens: 0, or mask the same "
+            "tokens there"
+        )
+    return found
 
 
 def parsed(config: GenerationConfig | Mapping[str, Any]) -> GenerationConfig:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from worker.batch import collate, prompts, sample, seeds, stop_strings
+from worker.batch import collate, prompts, routed_experts, sample, seeds, stop_strings
 from worker.errors import BatchError
 
 IDS = torch.tensor([[5, 6, 7], [8, 9, 0]])
@@ -95,3 +96,35 @@ def test_every_row_may_have_a_seed_of_its_own(given):
 def test_seeds_that_are_not_one_integer_per_row_are_refused(given):
     with pytest.raises(BatchError, match="'seeds' must hold an integer for each of 2 rows"):
         seeds({"seeds": given}, 2)
+
+
+@pytest.mark.parametrize(
+    ("actual", "experts", "dtype", "missing"), [(4, 8, torch.int8, 0), (5, 200, torch.int16, 0), (3, 1 << 17, torch.int32, 1)]
+)
+def test_experts_are_aligned_with_the_tokens(actual, experts, dtype, missing):
+    """As in NeMo RL's batches: -1 where no route was captured, and a plain row for the last token, which nothing computed."""
+    found = np.arange(actual * 6, dtype=np.uint8).reshape(actual, 3, 2)
+
+    batch = routed_experts(found, 5, experts)
+
+    rows = batch["routed_experts"]
+    assert (rows.shape, rows.dtype) == ((1, 5, 3, 2), dtype)
+    assert rows[0, : min(actual, 4)].tolist() == found[:4].tolist()
+    assert rows[0, 4 - missing : 4].tolist() == [[[-1, -1]] * 3] * missing
+    assert rows[0, 4].tolist() == [[0, 1]] * 3
+    counts = [int(batch[f"r3_routed_experts_{name}_routes"]) for name in ("missing", "expected", "actual")]
+    assert counts == [missing, 4, actual]
+    with pytest.raises(BatchError, match=f"the experts of {actual} tokens for a sample of {actual - 1}"):
+        routed_experts(found, actual - 1, experts)
+
+
+def test_batches_of_samples_with_experts_are_padded_with_none():
+    rows = [sample([1] * size, [2], [0.5], truncated=False) for size in (1, 3)]
+    with_experts = [{**row, **routed_experts(np.ones((1, 2, 2), np.uint8), row["output_ids"].shape[1], 8)} for row in rows]
+
+    batch = collate(list(enumerate(with_experts)), pad_token_id=0)
+
+    assert batch["routed_experts"].shape == (2, 4, 2, 2)
+    assert batch["routed_experts"][0, 2:].tolist() == [[[-1, -1]] * 2] * 2
+    with pytest.raises(BatchError, match="only some samples have 'routed_experts'"):
+        collate([(0, rows[0]), (1, with_experts[1])], pad_token_id=0)

@@ -84,4 +84,4 @@ def test_without_either_no_quirk_is_blamed(plan, message):
     ],
 )
 def test_an_error_keeps_its_first_lines(error, lines):
-    assert failures.reasons(error) == lines
+    assert str(failures.start_error(error, [])) == "the engine died while it started: " + "\n  ".join(lines)

@@ -191,6 +191,14 @@ def test_the_engines_processes_learn_of_their_bundles(launch, bundles):
     assert launch().environment == {}
 
 
+def test_named_variables_travel_to_actors_of_the_engine(model, monkeypatch):
+    monkeypatch.setenv("VLLM_RAY_EXTRA_ENV_VARS_TO_COPY", "MINE")
+
+    worker = VllmAsyncGenerationWorker({"model": str(model())}, extra_env_vars=["QUANT_CONFIG"])
+
+    assert worker._launch.environment["VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"] == "MINE,QUANT_CONFIG"
+
+
 # ---- one engine among several
 
 
@@ -242,14 +250,16 @@ def test_engines_have_different_seeds_unless_equals_are_wanted(ranked, strategy,
 
 
 @pytest.mark.parametrize(
-    ("purpose", "least", "warns"),
-    [("rollout", 5, True), ("rollout", 0, False), ("eval", 5, False), ("serve", 5, False)],
+    ("purpose", "least", "temperature", "warns"),
+    [("rollout", 5, 0.7, True), ("rollout", 5, 1.0, False), ("rollout", 0, 0.7, False), ("eval", 5, 0.7, False)],
 )
-def test_a_rollout_that_masks_end_tokens_warns_first(model, purpose, least, warns):
+def test_a_rollout_that_masks_end_tokens_warns_first(model, purpose, least, temperature, warns):
+    """At temperature 1 a quirk asks for raw logprobs, which no mask changes."""
     folder = model()
     (folder / "model.safetensors").touch()
+    sampling = {"min_new_tokens": least, "temperature": temperature}
 
-    worker = VllmAsyncGenerationWorker({"model": str(folder), "purpose": purpose, "sampling": {"min_new_tokens": least}})
+    worker = VllmAsyncGenerationWorker({"model": str(folder), "purpose": purpose, "sampling": sampling})
 
     found = [text for text in worker.warnings if "sampling.min_new_tokens" in text]
     assert len(found) == warns

@@ -88,7 +88,7 @@ def test_a_child_that_has_ended_is_none_of_the_next_engines(named):
 async def test_a_failed_start_leaves_nothing_nor_do_killed_runs(model, tmp_path, monkeypatch):
     plan = make_plan(GenerationConfig.parse({"model": str(model())}))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for prefix in ("model-quirks-", "mq-", "mqa-"):
+    for prefix in ("model-quirks-", "mq-"):
         private_folder.remove(lasting := private_folder.make(prefix))
         lasting.mkdir()
         (lasting / ".owner").touch()  # nobody holds it

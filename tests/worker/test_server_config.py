@@ -116,20 +116,21 @@ async def test_a_port_that_is_taken_is_found_before_the_engine_starts(model, res
 
 
 async def test_an_engine_that_does_not_start_gives_the_port_back(model, monkeypatch):
-    taken = []
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = free.getsockname()
 
-    async def fail(worker, _):
-        taken.append(worker._listener.socket.getsockname())
-        raise QuirksError("no engine today")
+    async def fail(*_):
+        with socket.create_connection(address, timeout=HUNG_S):
+            raise QuirksError("no engine today")
 
     monkeypatch.setattr(VllmAsyncGenerationWorker, "_create_engine", fail)
-    worker = VllmAsyncGenerationWorker({"model": str(model()), "server": {"enabled": True}})
+    worker = VllmAsyncGenerationWorker({"model": str(model()), "server": {"enabled": True, "port": address[1]}})
 
     with pytest.raises(QuirksError, match="no engine today"):
         await worker.post_init_async()
 
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(taken[0], timeout=HUNG_S)
+        socket.create_connection(address, timeout=HUNG_S)
 
 
 def test_routes_for_trainers_keep_it_on_this_machine(reserved):

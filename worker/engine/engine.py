@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from quirks_core.apply import process
 from quirks_core.apply.handed_down import FOLDER_VARIABLE, FRONT_END_VARIABLE
 from quirks_core.apply.process import environment
+from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, ReceiptError
-from quirks_core.hook.in_force import AppliedQuirks, in_force
+from quirks_core.hook.in_force import RUNS, AppliedQuirks, in_force
 from quirks_core.plan.receipt import Receipt
 from quirks_core.plan.records import Plan
-from worker.engine import failures, leftovers, processes, vllm_adapter
+from worker.engine import failures, processes, vllm_adapter
 from worker.engine.readiness import Readiness, start_problem
 from worker.errors import EngineDiedError, TransferError
 
@@ -29,6 +30,8 @@ _E = TypeVar("_E", bound=Exception)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+#: How the name of a folder begins that has the sockets of refits.
+REFITS = "mq-"
 _NOT_IN_FORCE = "the plan is not in force everywhere"
 _START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 #: Folder of vLLM's sockets. It never takes its sockets away, and every user can see them in the system's folder; ours is
@@ -77,7 +80,7 @@ class Engine:
         self._members: list[psutil.Process] = []
         self._llm: Any = None
         self._gone = False
-        self._next_look: asyncio.TimerHandle | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._waiting: set[asyncio.Timeout] = set()
         self.receipt: Receipt | None = None
         self.readiness = Readiness(start_problem(plan))
@@ -107,7 +110,8 @@ class Engine:
             EngineStartError: The engine died; the message has its last error lines, the notes what quirks have to do with it.
             ReceiptError: A process does not carry out the plan, or the engine changed a value that a quirk set.
         """
-        leftovers.collect()
+        with suppress(OSError):  # a folder for temporary files that cannot be listed
+            private_folder.remove_abandoned((RUNS, REFITS))
         before = multiprocessing.active_children()
         self._applied = applied = self._exit.enter_context(in_force(self._plan, self._environment))
         try:
@@ -115,7 +119,7 @@ class Engine:
             self._llm = vllm_adapter.start_engine(self._arguments, applied.carried_by)
             self._processes = processes.engine_processes(before)
             self._started = processes.started(before)
-            self._watch()
+            self._watching = asyncio.create_task(self._watch(), name="engine-watch")
             self.receipt = self._prove(applied)
         except BaseException as error:
             folder = applied.folder
@@ -192,6 +196,8 @@ class Engine:
     async def stop(self) -> None:
         """Ends every process that was started and takes the plan out of force; may be called again."""
         llm, self._llm = self._llm, None
+        if self._watching is not None:
+            self._watching.cancel()
         self._end()
         await asyncio.sleep(0)  # who waits for the engine gives up now, not when it is gone
         try:
@@ -218,30 +224,25 @@ class Engine:
         rows.sort(key=lambda row: (row.host, row.process, row.pid))
         return receipts[0].model_copy(update={"processes": (process.acknowledgement(), *rows)})
 
-    def _watch(self) -> None:
-        """From now on the end of a process that we started is the end of the engine."""
-        if not all(process.is_alive() for process in self._started):
-            self._end()
-        elif not self._gone:
-            # Looked at, not waited for: a forked engine's sentinel was seen to be readable while the process was alive.
-            self._next_look = asyncio.get_running_loop().call_later(_LOOK_S, self._watch)
+    async def _watch(self) -> None:
+        """Waits for the end of a process that we started, which is the end of the engine."""
+        # Looked at, not waited for: a forked engine's sentinel was seen to be readable while the process was alive.
+        while all(process.is_alive() for process in self._started):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+        self._end()
 
     def _end(self) -> None:
         """Ends every wait for an engine that is gone."""
-        if self._next_look is not None:
-            self._next_look.cancel()
         self._gone = True
         waiting, self._waiting = self._waiting, set()
         for over in waiting:
             over.reschedule(asyncio.get_running_loop().time())
 
     async def _died(self) -> EngineDiedError:
-        if self._llm is None or (applied := self._applied) is None:
+        applied, watching = self._applied, self._watching
+        if self._llm is None or applied is None or watching is None:
             return EngineDiedError(f"the engine was shut down meanwhile; {EngineDiedError.REMEDY}")
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_ENDING_S):
-                while all(process.is_alive() for process in self._started):  # noqa: ASYNC110  # as above
-                    await asyncio.sleep(_LOOK_S)
+        await asyncio.wait((watching,), timeout=_ENDING_S)
         self._end()
         error = self._note_quirks(failures.death(self._started, applied.folder), failures.tracebacks(applied.folder))
         self.readiness.broken(str(error))

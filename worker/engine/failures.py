@@ -29,17 +29,10 @@ _AROUND = ("Traceback (most recent call last)", "The above exception was", "Duri
 
 
 def start_error(error: Exception, lines: list[str]) -> EngineStartError:
-    """Puts the reason and the last error lines of each process together."""
-    reason, *more = reasons(error)
-    return EngineStartError(
-        "\n".join([f"the engine died while it started: {reason}", *(f"  {line}" for line in (*more, *lines))])
-    )
-
-
-def reasons(error: Exception) -> list[str]:
-    """Returns the message of the driver's error in lines."""
+    """Puts the lines of the driver's error and the last error lines of each process together."""
     found = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return [shortened(line, _LONGEST_LINE) for line in found[:_REASON_LINES]]
+    reasons = [shortened(line, _LONGEST_LINE) for line in found[:_REASON_LINES]]
+    return EngineStartError("\n  ".join([f"the engine died while it started: {reasons[0]}", *reasons[1:], *lines]))
 
 
 def notes(error: Exception, plan: Plan, running: str) -> list[str]:

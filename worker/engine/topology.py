@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -112,11 +112,6 @@ class Topology:
 
     rows: tuple[Row, ...]
 
-    @classmethod
-    def of(cls, reports: Iterable[Mapping[str, Any]], *, engine: int = 0) -> Topology:
-        """Makes it of what `read_topology` returned in each process of an engine, also through msgpack."""
-        return cls(tuple(Row(**{**report, "engine": engine}) for report in reports))
-
     def check(self, expected: Expected) -> None:
         """Compares what is there with the plan.
 
@@ -168,11 +163,11 @@ def device_id(device: torch.device) -> str:
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
-def read_topology(worker: Any) -> dict[str, Any]:
+def read_topology(worker: Any, engine: int) -> dict[str, Any]:
     """Reads a vLLM worker's place in every parallel group and the experts that it holds; runs inside that worker.
 
     Returns:
-        The fields of a `Row` but ``engine``, as plain values.
+        The fields of a `Row`, as plain values.
     """
     from vllm.distributed import parallel_state as state
 
@@ -182,6 +177,7 @@ def read_topology(worker: Any) -> dict[str, Any]:
     distributed = bool(layers) and parallel.enable_expert_parallel and data.world_size * tensor.world_size > 1
     experts = state.get_ep_group() if distributed else None
     return {
+        "engine": engine,
         "pid": os.getpid(),
         "device": device_id(worker.device),
         "dp_rank": parallel.data_parallel_index,

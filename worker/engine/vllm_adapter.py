@@ -198,18 +198,6 @@ def routed_experts(output: Any) -> Any:
     return np.concatenate(found) if found else None
 
 
-def statistics() -> dict[str, list[Any]]:
-    """Returns every counter and gauge of the engine in this process: by vLLM's name, the value of each data-parallel rank."""
-    from vllm.v1.metrics.reader import get_metrics_snapshot
-
-    found: dict[str, list[Any]] = {}
-    for metric in get_metrics_snapshot():
-        value = getattr(metric, "values", getattr(metric, "value", None))
-        if value is not None:  # a histogram has none
-            found.setdefault(metric.name, []).append(value)
-    return found
-
-
 async def generated_so_far(engine: Any, *, coalesces: bool) -> list[int]:
     """Returns how many tokens each request has that is being worked on; if held (`coalesces`), the core alone knows of them."""
     if coalesces:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.apply.handed_down import FOLDER_VARIABLE, PLAN_VARIABLE
-from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError
 from quirks_core.configuration.variables import is_secret
 from quirks_core.facts.context import planned_variables
 from quirks_core.plan.diff import diff
-from worker.engine import leftovers
 from worker.engine.engine_rank import EngineRank
 from worker.refit.transport.channel import free_port
 
@@ -34,10 +31,6 @@ class EngineActor:
     _worker: VllmAsyncGenerationWorker
 
     def __init__(self) -> None:
-        """Makes a folder for all files of the engine, which the next start removes if this process is killed."""
-        leftovers.collect()
-        self._folder = private_folder.make(leftovers.ACTORS)
-        tempfile.tempdir = os.environ["TMPDIR"] = str(self._folder)
         self._log = str(Path("/proc/self/fd/2").readlink())  # Ray gives each worker a file, which its children inherit
 
     async def start(
@@ -114,14 +107,9 @@ class EngineActor:
         async for item in getattr(self._worker.requests, kind)(rows, *arguments, rank=rank, **options):
             yield item
 
-    async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+    async def call(self, method: str, *arguments: Any) -> Any:
         """Calls a method of the worker."""
-        return await getattr(self._worker, method)(*arguments, **named)
-
-    async def shutdown(self) -> None:
-        """Stops the engine and removes its files."""
-        await self._worker.shutdown()
-        private_folder.remove(self._folder)
+        return await getattr(self._worker, method)(*arguments)
 
 
 def plan_variables(environ: Mapping[str, str], fact_names: Iterable[str] = ()) -> dict[str, str]:

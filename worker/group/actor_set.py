@@ -53,7 +53,7 @@ class ActorSet:
         await asyncio.gather(*self._watching, return_exceptions=True)
         self._fail(GenerationAbortedError(why))
 
-    async def everybody(self, method: str, *arguments: Any, each: Sequence[tuple[Any, ...]] = (), **named: Any) -> list[Any]:
+    async def everybody(self, method: str, *arguments: Any, each: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
         """Calls a method of every worker at the same time; returns what each returned, in the order of the ranks.
 
         Arguments are the same for all, but for those in `each`, which has a row for each worker.
@@ -62,18 +62,16 @@ class ActorSet:
             RankError: An engine died, or does not follow although another has failed.
             QuirksError: The first error of those that failed.
         """
-        found = await self.outcomes(method, *arguments, each=each, **named)
+        found = await self.outcomes(method, *arguments, each=each)
         for item in found:
             if isinstance(item, BaseException):
                 raise item
         return found
 
-    async def outcomes(self, method: str, *arguments: Any, each: Sequence[tuple[Any, ...]] = (), **named: Any) -> list[Any]:
+    async def outcomes(self, method: str, *arguments: Any, each: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
         """As `everybody`, but returns errors instead of raising one."""
         given = each or [arguments] * len(self.ranks)
-        calls = [
-            asyncio.ensure_future(rank.call("call", method, *own, **named)) for rank, own in zip(self.ranks, given, strict=True)
-        ]
+        calls = [asyncio.ensure_future(rank.call("call", method, *own)) for rank, own in zip(self.ranks, given, strict=True)]
         try:
             await self.alive(asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION))
             # If one engine fails before the others, these may wait for it forever.
@@ -104,6 +102,7 @@ class ActorSet:
             self.in_flight[chosen] += 1
             shares.setdefault(chosen, {})[index] = row
         coming: asyncio.Queue[Any] = asyncio.Queue()
+        late: list[str] = []
 
         async def follow(number: int, share: dict[int, list[int]]) -> None:
             left = len(share)
@@ -114,25 +113,20 @@ class ActorSet:
                         left -= 1
                         self.in_flight[number] -= 1
                         coming.put_nowait(item)
-                coming.put_nowait(_END)
+            except GenerationTimeoutError as error:  # the other engines go on
+                late.append(str(error))
             except Exception as error:
                 coming.put_nowait(error)
             finally:
                 self.in_flight[number] -= left
+                coming.put_nowait(_END)
 
         following = [asyncio.ensure_future(follow(number, share)) for number, share in shares.items()]
-        late, running = [], len(following)
         try:
-            while running:
-                item = await self.alive(coming.get())
-                if item is _END:
-                    running -= 1
-                elif isinstance(item, GenerationTimeoutError):  # of one engine; the others go on
-                    running -= 1
-                    late.append(str(item))
-                elif isinstance(item, Exception):
-                    raise item
-                else:
+            for _ in following:
+                while (item := await self.alive(coming.get())) is not _END:
+                    if isinstance(item, Exception):
+                        raise item
                     yield item
         finally:
             for task in following:
@@ -151,8 +145,7 @@ class ActorSet:
         task = asyncio.ensure_future(work)
         try:
             await asyncio.wait((task, self._failure), return_when=asyncio.FIRST_COMPLETED)
-            if self._failure.done():
-                self._failure.result()
+            self.check()
             return await task
         finally:
             task.cancel()

@@ -11,7 +11,6 @@ from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.configuration.config import GenerationConfig
 from quirks_core.plan.receipt import Receipt
 from quirks_core.plan.records import Plan
-from quirks_core.plan.summary import messages
 from quirks_core.plan.switches import SwitchNames
 from quirks_core.plugins.planning import PlanOptions, make_plan
 from worker import launch
@@ -87,7 +86,7 @@ class WorkerGroup(Calls):
         ranks = self.plan.value("engine.data_parallel_size")
         self.strategy: Strategy = self.plan.value("parallel.dp_strategy") or "independent"
         engines = 1 if self.strategy == "engine" else ranks
-        self.warnings: list[str] = [*messages(self.plan), *launch.sampling_warnings(self.config)]
+        self.warnings = launch.warnings(self.config, self.plan)
         model_ranks = self.config.engine.tensor_parallel_size * self.config.engine.pipeline_parallel_size
         self._ranks = Ranks(
             self.config.cluster,
@@ -119,7 +118,7 @@ class WorkerGroup(Calls):
         async with self._changing:
             if self._actors is not None:
                 raise QuirksError("the group is running already; call start once, or restart")
-            await self._start_or_nothing()
+            await self._start()
 
     async def shutdown(self) -> None:
         """Stops every engine, ends the actors and releases their placement; may be called again; during a start, after it.
@@ -143,7 +142,7 @@ class WorkerGroup(Calls):
             if self._starts != seen:
                 return
             await to_the_end(self._stop("the group is being restarted"))
-            await self._start_or_nothing()
+            await self._start()
             if self._announced is not None:
                 await self.prepare_refit_info_async(self._announced)
 
@@ -214,36 +213,13 @@ class WorkerGroup(Calls):
         """Frees GPU memory, as the worker does."""
         await self.refits.between("sleep_async", level)
 
-    async def wake_up_async(self, **kwargs: Any) -> None:
+    async def wake_up_async(self, tags: Sequence[str] | None = None) -> None:
         """Allocates the memory again, as the worker does."""
-        await self.refits.between("wake_up_async", **kwargs)
+        await self.refits.between("wake_up_async", tags)
 
     async def reset_prefix_cache_async(self) -> bool:
         """Drops the KV cache of past requests; False if an engine could not."""
         return all(await self._running().everybody("reset_prefix_cache_async"))
-
-    # ---- a phase of generation, by NeMo RL's names; engines that may sleep share their GPUs with the trainer
-
-    @property
-    def requires_kv_scale_sync(self) -> bool:
-        """Whether a trainer must send scales of the KV cache with its weights: the cache is in FP8."""
-        return str(self.plan.value("engine.kv_cache_dtype")).startswith("fp8")
-
-    async def prepare_for_generation(self, *args: Any, **kwargs: Any) -> bool:  # noqa: ARG002
-        """Wakes engines that sleep; True. ``tags`` as for `wake_up_async`."""
-        await self.wake_up_async(**kwargs)
-        return True
-
-    async def finish_generation(self, *args: Any, **kwargs: Any) -> bool:  # noqa: ARG002
-        """Puts engines to sleep that may (``engine.enable_sleep_mode``), else drops the KV cache of past requests."""
-        if not self.plan.value("engine.enable_sleep_mode"):
-            return await self.reset_prefix_cache_async()
-        await self.sleep_async()
-        return True
-
-    async def invalidate_kv_cache(self) -> bool:
-        """Drops the KV cache of past requests, after an update; False if an engine could not."""
-        return await self.reset_prefix_cache_async()
 
     # ---- servers
 
@@ -256,33 +232,30 @@ class WorkerGroup(Calls):
 
     # ---- parts
 
-    async def _start_or_nothing(self) -> None:
+    async def _start(self) -> None:
         """Starts the engines; leaves nothing behind if that fails or is cancelled."""
         try:
-            await self._start()
+            await self._ranks.create()
+            ranks = self._ranks.all
+            calls = [
+                rank.call(
+                    "start",
+                    self._config_of(rank.number),
+                    EngineRank(self.strategy, rank.number, len(ranks), ranks[0].node, ranks[0].port),
+                    self.plan,
+                    plan_variables({**os.environ, **self._typed.env}, self._fact_names),
+                    self._fact_names,
+                    self._call.disable,
+                    self._call.force,
+                )
+                for rank in ranks
+            ]
+            started = await self._all_up(ranks, calls)
+            self.topology = Topology(tuple(row for item in started for row in item["topology"].rows))
+            self.topology.check(Expected.of(self.plan))
         except BaseException:
             await to_the_end(self._stop("the group did not start"))
             raise
-
-    async def _start(self) -> None:
-        await self._ranks.create()
-        ranks = self._ranks.all
-        calls = [
-            rank.call(
-                "start",
-                self._config_of(rank.number),
-                EngineRank(self.strategy, rank.number, len(ranks), ranks[0].node, ranks[0].port),
-                self.plan,
-                plan_variables({**os.environ, **self._typed.env}, self._fact_names),
-                self._fact_names,
-                self._call.disable,
-                self._call.force,
-            )
-            for rank in ranks
-        ]
-        started = await self._all_up(ranks, calls)
-        self.topology = Topology(tuple(row for item in started for row in item["topology"].rows))
-        self.topology.check(Expected.of(self.plan))
         self.receipts = [item["receipt"] for item in started]
         self.warnings += [text for item in started for text in item["warnings"] if text not in self.warnings]
         self._context = started[0]["longest"]

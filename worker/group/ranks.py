@@ -53,7 +53,7 @@ class Rank:
         """
         vars(self).update(await self.call("who"))
 
-    async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+    async def call(self, method: str, *arguments: Any) -> Any:
         """Calls the actor, whose event loop is blocked while the engine starts.
 
         Raises:
@@ -61,7 +61,7 @@ class Rank:
             QuirksError: The worker raised it; the message begins with the rank.
         """
         try:
-            return await getattr(self.actor, method).remote(*arguments, **named)
+            return await getattr(self.actor, method).remote(*arguments)
         except Exception as error:
             raise self._named(error) from None
 
@@ -175,7 +175,7 @@ class Ranks:
         if not ray.is_initialized():
             return  # and nothing is left of it
         if ranks and timeout_s:
-            stopping = [asyncio.ensure_future(rank.call("shutdown")) for rank in ranks]
+            stopping = [asyncio.ensure_future(rank.call("call", "shutdown")) for rank in ranks]
             await asyncio.wait(stopping, timeout=timeout_s)
             for task in stopping:
                 task.cancel()

@@ -46,20 +46,19 @@ class GroupRefits:
         self._elsewhere: list[str] = []
         self._devices: list[list[str]] = []
 
-    def started(self, nodes: Iterable[str], devices: Iterable[list[str]]) -> None:
+    def started(self, nodes: Iterable[str], devices: list[list[str]]) -> None:
         """Resets the state after a start of the engines, on nodes and with the devices of each engine's processes."""
         import ray
 
         self.joined = False
-        self.sender.leave()
         self.address = ray.util.get_node_ip_address()
         self._elsewhere = sorted(set(nodes) - {self.address})
-        self._devices = [list(listed) for listed in devices]
+        self._devices = devices
         self.problem = None
 
-    async def between(self, method: str, *arguments: Any, **named: Any) -> None:
+    async def between(self, method: str, *arguments: Any) -> None:
         """Waits until no refit is under way, then calls a method of every worker."""
-        await self.lock.run(lambda: self._actors().everybody(method, *arguments, **named))
+        await self.lock.run(lambda: self._actors().everybody(method, *arguments))
 
     async def receive(self, transport: str, version: str | None, clear_cache: bool | None) -> bool:
         """Has every engine receive a refit from a trainer in another process, by ``ipc_zmq`` or ``collective``."""

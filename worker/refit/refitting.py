@@ -15,8 +15,7 @@ from quirks_core.configuration.sections import RefitSection
 from quirks_core.ledger.account import Account, Entry, Verdict
 from quirks_core.plan.records import Plan
 from worker.engine import vllm_adapter
-from worker.engine.engine import Engine
-from worker.engine.leftovers import REFITS
+from worker.engine.engine import REFITS, Engine
 from worker.engine.serial_lock import SerialLock
 from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError
 from worker.refit.advice import kind_of, unchanged, way_back, with_counts

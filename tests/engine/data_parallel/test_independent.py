@@ -47,14 +47,3 @@ async def test_one_refit_reaches_both_engines(group, tokens, checkpoint, lab):
 
     for rank in (0, 1):
         assert await tokens(group, PROMPTS, rank=rank) == expected, f"rank {rank}"
-
-
-async def test_a_phase_of_generation_begins_and_ends(group, tokens):
-    """NeMo RL's driver prepares, generates, finishes and drops caches; engines that cannot sleep go on."""
-    assert await group.prepare_for_generation(tags=["kv_cache"])
-    await tokens(group, PROMPTS)
-
-    assert await group.finish_generation()
-    assert await group.invalidate_kv_cache()
-    assert await group.prepare_for_generation()
-    assert not group.requires_kv_scale_sync

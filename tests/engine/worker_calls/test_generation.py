@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from quirks_core.base.errors import QuirksError
 from worker.errors import BatchError, GenerationTimeoutError
 
 LONGEST, NEW_TOKENS = 1024, 24
@@ -172,16 +171,3 @@ async def test_a_seeded_sample_does_not_depend_on_its_company(worker, lab):
 
     assert among[3] == alone[0]
     assert other[0] != alone[0]
-
-
-async def test_what_the_engine_was_not_started_for_is_named(worker):
-    """Nothing is sampled without statistics; who asks for a logger or a profile gets the setting."""
-    assert (worker.get_vllm_logger_metrics(), worker._get_raw_spec_counters()) == ({}, {})
-    assert (worker.report_refit_server_base_url(), await worker.get_reserved_url()) == (None, None)
-    assert await worker.report_device_id_async() == ["cpu"]
-    worker.clear_vllm_logger_metrics()
-
-    with pytest.raises(QuirksError, match=r"set engine\.disable_log_stats: false"):
-        worker._start_vllm_metrics_logger()
-    with pytest.raises(QuirksError, match=r"set engine\.profiler_config"):
-        await worker.start_gpu_profiling()

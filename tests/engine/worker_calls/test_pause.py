@@ -173,3 +173,21 @@ async def test_waking_an_engine_that_is_awake_leaves_it_paused(worker):
 
     assert await paused(worker)
     await worker.resume_async()
+
+
+async def test_images_are_forgotten_before_sleep(worker, monkeypatch):
+    """The sender's cache of images is emptied with the receiver's; asserted on the engine's calls, as a CPU cannot sleep."""
+    calls = []
+    llm = worker.engine.llm
+    for name in ("reset_prefix_cache", "reset_mm_cache"):
+        real = getattr(llm, name)
+        monkeypatch.setattr(llm, name, lambda real=real, name=name: (calls.append(name), real())[1])
+
+    async def sleep(level):
+        calls.append(f"sleep {level}")
+
+    monkeypatch.setattr(llm, "sleep", sleep)
+
+    await vllm_adapter.sleep(llm, 1)
+
+    assert calls == ["reset_prefix_cache", "reset_mm_cache", "sleep 1"]

@@ -247,7 +247,5 @@ async def test_an_engine_on_the_processor_says_that_it_cannot_sleep(worker, poli
         await worker.sleep_async(2)
     with pytest.raises(SleepError, match="tags are a list of"):
         await worker.wake_up_async(tags=["weight"])
-    with pytest.raises(SleepError, match="takes tags, not level"):
-        await worker.wake_up_async(level=1)
 
     assert (await holds(policies.a)).passed
