@@ -20,13 +20,7 @@ def main_cause(errors: Iterable[BaseException]) -> BaseException:
 
 
 def way_back(kind: type[RefitError], *, dummy: bool, restart: str = "restart_async") -> str:
-    """Returns what to do about an engine that a failed refit has left unable to generate.
-
-    Args:
-        kind: How the refit failed.
-        dummy: The engine starts from dummy weights.
-        restart: The method that starts the engine again.
-    """
+    """Returns what to do about an engine that a failed refit has left unable to generate; `restart` starts it again."""
     if kind is not RefitUnsupportedError:
         return f"refit once more, completely, or call {restart}"
     cure = "set engine.load_format=auto, which may avoid it, or " if dummy else ""

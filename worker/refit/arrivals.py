@@ -116,13 +116,7 @@ def compare(entries: Sequence[Entry], expected: Expected, same_bytes: Collection
 
 
 def origins(names: Collection[str], entries: Sequence[Entry], expected: Expected) -> Iterator[str]:
-    """Yields what came for some tensors that are another one's of the trainer, in words.
-
-    Args:
-        names: Common names of engine tensors.
-        entries: As for `compare`.
-        expected: As for `compare`.
-    """
+    """Yields what came for some tensors, by their common names, that are another one's of the trainer, in words."""
     owners = {digest: name for name, digests in expected.sent.items() for digest in digests if digest.strip("0")}
     owners |= {digest: name for name, digests in expected.digests.items() for digest in digests if digest.strip("0")}
     for entry in entries:

@@ -95,11 +95,7 @@ class Expected:
     sizes: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     def norms(self, before: Expected) -> dict[str, float]:
-        """Returns the L2 norm of each tensor's change, estimated from its samples.
-
-        Args:
-            before: The same model earlier.
-        """
+        """Returns the L2 norm of each tensor's change since the same model `before`, estimated from its samples."""
         changes = {name: values - before.samples[name] for name, values in self.samples.items() if name in before.samples}
         return {name: float(change.norm()) * math.sqrt(self.sizes[name] / len(change)) for name, change in changes.items()}
 
@@ -144,13 +140,9 @@ def expected(
     tensor_parallel_size: int = 1,
     whole: bool = False,
 ) -> Expected:
-    """Returns what an engine should have of these tensors, by their names in a checkpoint.
+    """Returns what an engine should have of tensors by their names in a checkpoint; the rest is as for `digest`.
 
-    Args:
-        tensors: The tensors; the experts of a layer must come one after the other.
-        dtype: As for `digest`.
-        tensor_parallel_size: As for `digest`.
-        whole: As for `digest`.
+    The experts of a layer must come one after the other.
     """
     digester = Digester(whole=whole)
     samples: dict[str, torch.Tensor] = {}
@@ -167,12 +159,10 @@ def expected(
         digester.add(f"{len(laid)}", one.tensor)
         laid.append((one._replace(tensor=None), form(one.tensor)))
     found, forms, sent = (defaultdict[str, set[str]](set) for _ in range(3))
-    for label, text in digester.result().items():
-        one, its_form = laid[int(label)]
+    for (one, its_form), text in zip(laid, digester.result().values(), strict=True):
         if one.is_sent:
             sent[one.name].add(text)
-        if not one.is_taken_apart:
-            found[one.name].add(text)
+        found[one.name].add(text)
         if one.is_copied:
             forms[one.name].add(its_form)
     return Expected(
@@ -192,14 +182,12 @@ class _Laid(NamedTuple):
         name: Its common name.
         tensor: Its values.
         is_sent: A loader takes it so.
-        is_taken_apart: No engine has it so.
         is_copied: An engine whose tensor of this name has this form has these bytes.
     """
 
     name: str
     tensor: Any
     is_sent: bool = False
-    is_taken_apart: bool = False
     is_copied: bool = False
 
 
@@ -224,7 +212,7 @@ def _arranged(tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size:
                 yield from _experts(layer, experts, tensor_parallel_size)
                 layer, experts = match[1], {}
             experts[int(match[2]), _PARTS[match[3]]] = tensor
-            yield _Laid(name, tensor, is_sent=True, is_taken_apart=True)
+            yield _Laid(name, tensor, is_sent=True)
             continue
         word = name.split(".")[-2] if "." in name else ""
         copied = _PART_OF.get(word, word) in _COPIED
