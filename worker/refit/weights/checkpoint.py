@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from quirks_core.base.errors import UsageError
 from worker.refit.weights.manifest import Manifest, TensorSpec
-
-#: Opens a file; its tensors are mapped, and none is read before it is used.
-_opened = partial(safe_open, framework="pt", device="cpu")
 
 
 def held(folder: Path) -> Manifest:
@@ -42,3 +39,8 @@ def read(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, places[name].get_tensor(name)
     except (OSError, SafetensorError) as error:
         raise UsageError(f"{folder} holds a file that is no complete safetensors file: {error}") from error
+
+
+def _opened(path: Path) -> Any:
+    """Opens a file; its tensors are mapped, and none is read before it is used."""
+    return safe_open(path, framework="pt", device="cpu")
