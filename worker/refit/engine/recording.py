@@ -117,7 +117,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         for name, tensor in held:
             if "." not in name:
                 writes = [] if self._memory(tensor) in self._tainted else list(self._writes[self._memory(tensor)])
-                self._loaded[f"{self._paths[layer]}.{name}"] = writes
+                self._loaded.setdefault(f"{self._paths.get(layer)}.{name}", writes)  # some are processed twice
         if type(method).__name__.startswith(_AS_LOADED):
             process(layer)
             return

@@ -28,7 +28,6 @@ from worker.refit.engine.reload import Batch, Load, Reload
 from worker.refit.weights.copy_plan import CopyPlan, Tensors
 from worker.refit.weights.manifest import Manifest
 
-_ATTRIBUTE = "_model_quirks_updates"
 _watched: weakref.WeakSet[Updates] = weakref.WeakSet()
 #: After how many copied updates the copies are compared with what the model's loaders would write, beside the first.
 CHECK_EVERY = 64
@@ -38,8 +37,7 @@ _RECORDINGS = 4
 
 def of(model: Any) -> Updates | None:
     """Returns the updates of a model; None if nothing watches them, or for what only stands before a model."""
-    found: Updates | None = vars(model).get(_ATTRIBUTE)
-    return found
+    return next((one for one in _watched if one._model is model), None)
 
 
 def unpacked(consume: Load, *args: Any, **kwargs: Any) -> Any:
@@ -73,7 +71,6 @@ class Updates:
         self._recordings = 0
         self._lock = threading.RLock()  # some engines load from threads of their own
         model.load_weights = partial(self.load, model.load_weights)
-        setattr(model, _ATTRIBUTE, self)
         _watched.add(self)
 
     def open(self, initialize: Load) -> None:

@@ -35,12 +35,10 @@ _EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(gate_proj|w1|up_proj|w3|down_proj|
 #: The place of an expert's matrix: gate, up, down.
 _PARTS = {"gate_proj": 0, "w1": 0, "up_proj": 1, "w3": 1, "down_proj": 2, "w2": 2}
 _STACKED = ("w13_weight", "w13_weight", "w2_weight")
-#: Words that a name has in a checkpoint and not in an engine, or the other way round.
-_WRAPPERS = frozenset(
-    {"model", "language_model", "base_model", "module", "routed_experts", "_checkpoint_wrapped_module", "_orig_mod"}
-)
-#: Those that only a trainer's module has: a loader passes over such names.
+#: Words that only the name in a trainer's module has: a loader passes over such names.
 _TRAINERS = frozenset({"base_model", "module", "_checkpoint_wrapped_module", "_orig_mod"})
+#: Those that a name has in a checkpoint and not in an engine, or the other way round.
+_WRAPPERS = _TRAINERS | {"model", "language_model", "routed_experts"}
 #: Layers with a row for each token, which vLLM fills up with zeros to a multiple of so many.
 _VOCABULARIES = frozenset({"embed_tokens", "lm_head", "wte"})
 _ROWS = 64
