@@ -5,7 +5,7 @@ from which the processed values are copied into the tensors that the engine runs
 the trainer belongs to; the second what becomes of its elements. A layer qualifies if all of its tensors are covered by copies,
 every element exactly once, nothing but a copy ever read or wrote them, and processing left the layer's attributes alone: no
 packing, no quantisation, no derived value. A layer that is packed or quantised can be prepared: copies alone filled the memory
-that vLLM gave it for loading, before it is processed, and none of their sources belongs to another layer.
+that vLLM gave it for loading until it was processed, and none of their sources belongs to another layer.
 """
 
 from __future__ import annotations
@@ -78,8 +78,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         self._tainted: set[int] = set()
         self._tainted_sources: set[str] = set()
         self._goes_to: dict[str, set[str]] = defaultdict(set)
-        self._made: set[str] = set()  # by a loader, of something else than a source
-        self._computed: set[str] = set()
+        self._computed: set[str] = set()  # of something else than sources alone
         self._looked_at: set[str] = set()
         self._attributes = dict(_attributes(model))
         self._custom = _CustomOperators(self._taint)
@@ -172,7 +171,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         loads = self._loads(plain) if reload is not None and not is_moved else {}
         goes_to = dict(self._goes_to)
         # What a loader computes may come from any of the sources that a loader computed with.
-        computed = self._made | {name for name in self._computed if _module(name) not in loads}
+        computed = {name for name in self._computed if _module(name) not in loads}
         goes_to |= {source: goes_to.get(source, set()) | computed for source in self._tainted_sources}
         layers = {source: {_module(name) for name in names} for source, names in goes_to.items()}
         # A tensor that the reload wrote to, and that is not known to be nothing but copies, spoils its layer; a layer that is
@@ -231,10 +230,9 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             return  # vLLM copies the experts of a MoE layer onto themselves
         found = self._source(source)
         if destination.is_meta:
-            if name := self._emptied.get(_identity(destination)):
-                (self._goes_to[found.name] if found is not None else self._made).add(name)
-            return
-        if found is not None:
+            if found is not None and (name := self._emptied.get(_identity(destination))):
+                self._goes_to[found.name].add(name)
+        elif found is not None:
             view = source.expand(destination.shape)
             taken = Region(view.storage_offset() - found.start // source.element_size(), tuple(view.shape), view.stride())
             # As they will be there: a loader may bring another dtype, and a trainer on the CPU another device.
@@ -263,7 +261,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         same = (source.dtype, source.shape, source.stride()) == (destination.dtype, destination.shape, destination.stride())
         for name in names:
             self._filled[name] = self._in(source) if same else []
-        if not self._writes.get(_identity(source)):
+        if _identity(source) in self._tainted or not self._writes.get(_identity(source)):
             self._computed.update(names)
         return same
 
@@ -282,11 +280,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
     def _taint(self, *given: Any) -> None:
         """Something reads or writes memory that is no copy: what is in it, or made of it, cannot be copied again."""
         for tensor in tree_leaves(given):
-            if not isinstance(tensor, torch.Tensor):
-                continue
-            if tensor.is_meta:
-                if name := self._emptied.get(_identity(tensor)):
-                    self._made.add(name)
+            if not isinstance(tensor, torch.Tensor) or tensor.is_meta:
                 continue
             if (found := self._source(tensor)) is not None:
                 self._tainted_sources.add(found.name)

@@ -81,8 +81,7 @@ class Expected:
         forms: The `form` of those tensors by common name, where the engine's bytes must be the trainer's if the form agrees.
         sent: The right digests of what a loader takes, by the common name that it has in a checkpoint.
         whole: Whether the digests are of every byte.
-        samples: Some values of each tensor, float32 on the CPU, by common name.
-        sizes: How many values each has.
+        samples: Some values of each tensor, float32 on the CPU, by common name; scaled so that they have the norm of all.
     """
 
     digests: Mapping[str, frozenset[str]]
@@ -90,12 +89,11 @@ class Expected:
     sent: Mapping[str, frozenset[str]] = field(default_factory=dict)
     whole: bool = False
     samples: Mapping[str, torch.Tensor] = field(default_factory=dict, repr=False)
-    sizes: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     def norms(self, before: Expected) -> dict[str, float]:
         """Returns the L2 norm of each tensor's change since the same model `before`, estimated from its samples."""
-        changes = {name: values - before.samples[name] for name, values in self.samples.items() if name in before.samples}
-        return {name: float(change.norm()) * math.sqrt(self.sizes[name] / len(change)) for name, change in changes.items()}
+        pairs = ((name, now, before.samples[name]) for name, now in self.samples.items() if name in before.samples)
+        return {name: float((now - then).norm()) for name, now, then in pairs}
 
 
 def digest(
@@ -144,13 +142,12 @@ def expected(
     """
     digester = Digester(whole=whole)
     samples: dict[str, torch.Tensor] = {}
-    sizes: dict[str, int] = {}
     laid: list[tuple[_Laid, str]] = []
 
     def looked_at() -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in tensors:
             if tensor.is_floating_point() and tensor.numel():
-                samples[common(name)], sizes[common(name)] = _sample(tensor), tensor.numel()
+                samples[common(name)] = _sample(tensor)
             yield name, tensor
 
     for one in _in_dtypes(_arranged(looked_at(), tensor_parallel_size), dtype):
@@ -169,7 +166,6 @@ def expected(
         sent=_frozen(sent),
         whole=whole,
         samples={name: values.cpu() for name, values in samples.items()},
-        sizes=sizes,
     )
 
 
@@ -312,4 +308,5 @@ def _frozen(texts: Mapping[str, set[str]]) -> dict[str, frozenset[str]]:
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.detach().reshape(-1)
     step = max(1, -(-len(flat) // _VALUES)) | 1  # odd, as rows are mostly powers of two long
-    return flat[::step].to(torch.float32, copy=True)  # the optimizer changes what it is taken from
+    values = flat[::step].to(torch.float32)
+    return values * math.sqrt(len(flat) / len(values))  # a copy: the optimizer changes what it is taken from
