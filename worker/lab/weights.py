@@ -13,16 +13,16 @@ from quirks_core.base.record import Record
 from quirks_core.base.text import listed
 from quirks_core.hook import receipts
 from quirks_core.ledger.account import Account, Entry
+from worker.refit.arrivals import Comparison, Status, compare
 from worker.refit.running import START, Server
 from worker.refit.weights.checkpoint import read
-from worker.refit.weights.comparison import Comparison, Status, compare
 from worker.refit.weights.expected import Expected, expected
 
 _RECEIPT = "MODEL_QUIRKS_RECEIPT"
 
 
 class Match(Record):
-    """A running engine beside a checkpoint: the folder, and `worker.refit.weights.comparison.Comparison` as a record."""
+    """A running engine beside a checkpoint: the folder, and `worker.refit.arrivals.Comparison` as a record."""
 
     folder: str
     status: Status = "undecided"

@@ -20,16 +20,11 @@ def main_cause(errors: Iterable[BaseException]) -> BaseException:
 
 
 def way_back(kind: type[RefitError], *, dummy: bool, restart: str = "restart_async") -> str:
-    """Returns what to do about an engine that a failed refit has left unable to generate.
-
-    Args:
-        kind: How the refit failed.
-        dummy: The engine starts from dummy weights.
-        restart: The method that starts the engine again.
-    """
+    """Returns what to do about an engine that a failed refit has left unable to generate; `restart` starts it again."""
     if kind is not RefitUnsupportedError:
         return f"refit once more, completely, or call {restart}"
-    return _unsupported(dummy=dummy)
+    cure = "set engine.load_format=auto, which may avoid it, or " if dummy else ""
+    return f"further refits of this engine fail in the same way; {cure}report it to vLLM"
 
 
 def unchanged(kind: type[RefitError], *, version: str, problem: str | None, dummy: bool) -> str:
@@ -41,7 +36,7 @@ def unchanged(kind: type[RefitError], *, version: str, problem: str | None, dumm
         problem: Why the engine could not generate before the refit either; None if it could.
         dummy: The engine starts from dummy weights.
     """
-    advice = f"; {_unsupported(dummy=dummy)}" if kind is RefitUnsupportedError else ""
+    advice = f"; {way_back(kind, dummy=dummy)}" if kind is RefitUnsupportedError else ""
     if problem is None:
         return f"the engine keeps the weights it had (version {version!r}) and generates with them{advice}"
     return f"the refit has changed nothing, so the engine still cannot generate: {problem}{advice}"
@@ -50,8 +45,3 @@ def unchanged(kind: type[RefitError], *, version: str, problem: str | None, dumm
 def with_counts(not_finite: Mapping[str, int]) -> str:
     """Names tensors with values that are NaN or infinite, and counts them."""
     return listed(f"{name} ({count} value{'s' if count > 1 else ''})" for name, count in not_finite.items())
-
-
-def _unsupported(*, dummy: bool) -> str:
-    cure = "set engine.load_format=auto, which may avoid it, or " if dummy else ""
-    return f"further refits of this engine fail in the same way; {cure}report it to vLLM"

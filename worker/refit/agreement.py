@@ -10,9 +10,9 @@ from quirks_core.base.errors import UsageError
 from quirks_core.hook import report
 from quirks_core.plan.contract import Contract
 from quirks_core.plan.records import Plan
-from worker.refit.running import Server, call
+from worker.refit.running import call
 
-_STATED = "worker.refit.engine.contract:stated"
+_STATED = "worker.refit.engine.receiving:stated"
 
 
 def agree(
@@ -56,5 +56,4 @@ def _contracts(engine: Any) -> list[Contract]:
     plan = engine if isinstance(engine, Plan) else getattr(engine, "plan", None)
     if isinstance(plan, Plan):
         return [Contract.of(plan)]
-    answers = Server(engine).call(_STATED) if isinstance(engine, str) else call(engine, _STATED)
-    return [Contract(**answer) for answer in answers]
+    return [Contract(**answer) for answer in call(engine, _STATED)]

@@ -1,20 +1,155 @@
-"""Holds what an engine has against what its trainer has, update after update: the share that arrived, and what did not."""
+"""Holds what an engine has against what its trainer has, update after update: which tensors are equal, and what did not arrive.
+
+A tensor is equal if something that must be equal is: its bytes, or what its loader took for it. What a kernel packs, quantises
+or lays out is known by the latter alone. ``quirks weights`` compares by this, too.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Literal
 
 from quirks_core.base.errors import UsageError
 from quirks_core.base.text import listed
-from quirks_core.ledger.account import LEDGER_VARIABLE, Entry
-from worker.refit.weights.comparison import Comparison, compare, origins
-from worker.refit.weights.expected import Expected
+from quirks_core.ledger.account import COMPUTES, LEDGER_VARIABLE, Entry
+from worker.refit.weights.expected import Expected, common, engine_name, taken_name
 
 #: How many of the trainer's states an engine's weights are looked for in, beyond those that it may have.
 _OLDER = 4
+#: All that can be compared is the trainer's and nothing is left (``arrived``), something is not (``missing``), or some of it
+#: cannot be compared (``undecided``).
+Status = Literal["arrived", "missing", "undecided"]
+#: A tensor that an engine may have twice, and a checkpoint mostly once.
+_TIED = {"lm_head": "embed_tokens"}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The tensors of an engine, by common name.
+
+    Attributes:
+        arrived: Those of which the bytes, or what their loader took, are the trainer's.
+        missing: Those of which they are not: an older value, or another one.
+        incomparable: Those that the engine lays out or computes in its own way, and of which no loader's input is known.
+        unknown: Those of them for which the trainer has nothing.
+        same_bytes: The rank and name of each tensor whose bytes are the trainer's.
+    """
+
+    arrived: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    incomparable: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    same_bytes: frozenset[tuple[int, str]] = frozenset()
+
+    @property
+    def status(self) -> Status:
+        """Whether the policy arrived; what cannot be compared did not."""
+        if self.missing:
+            return "missing"
+        return "arrived" if self.arrived and not self.incomparable else "undecided"
+
+    @property
+    def count(self) -> int:
+        """How many tensors there are."""
+        return len(self.arrived) + len(self.missing) + len(self.incomparable)
+
+    @property
+    def share(self) -> float:
+        """Which share of all tensors arrived; NaN if there is none."""
+        return len(self.arrived) / self.count if self.count else math.nan
+
+    def __str__(self) -> str:
+        text = f"{len(self.arrived)} of {self.count} tensors are the trainer's"
+        text += f", {len(self.missing)} are not: {listed(self.missing)}" if self.missing else ""
+        if rest := self.incomparable:
+            text += f", {len(rest)} cannot be compared (packed, quantised or computed by the engine): {listed(rest)}"
+        return text
+
+
+def compare(entries: Sequence[Entry], expected: Expected, same_bytes: Collection[tuple[int, str]] = frozenset()) -> Comparison:
+    """Compares what the processes of an engine have with a trainer's model or a checkpoint.
+
+    Args:
+        entries: One of each process.
+        expected: The model.
+        same_bytes: Those tensors whose bytes were the trainer's once: they have to be so again, whatever their loader took.
+    """
+    groups = {name: set[str]() for name in ("equal", "different", "incomparable", "unknown")}
+    same: set[tuple[int, str]] = set()
+    found = set[str]()
+    by_layer: dict[str, list[str]] = defaultdict(list)  # what the trainer sends for a tensor, and for all tensors of a layer
+    for name in expected.sent:
+        tensor = engine_name(name)
+        by_layer[tensor].append(name)
+        by_layer[tensor.rpartition(".")[0]].append(name)
+    for entry in entries:
+        taken = {taken_name(name): digest for name, digest in entry.received.items()}
+        right = {name for name, digests in expected.sent.items() if taken.get(name) in digests}
+        found |= right
+        for name, digest in entry.digests.items():
+            key, parts = _key(name, by_layer)
+            if digest in expected.digests.get(key, ()):
+                groups["equal"].add(key)
+                same.add((entry.rank, name))
+                found.update(parts)
+            elif any(part in taken and part not in right for part in parts):
+                groups["different"].add(key)
+            elif parts and right.issuperset(parts):
+                groups[_by_bytes(entry, name, key, expected, same_bytes)].add(key)
+            elif _must_agree(entry, name, key, expected) or (entry.rank, name) in same_bytes:
+                groups["different"].add(key)
+            else:
+                groups["incomparable" if parts else "unknown"].add(key)
+    if found.issuperset(expected.sent):  # the rest is the engine's own
+        groups["unknown"].clear()
+    different, rest = groups["different"], groups["incomparable"] | groups["unknown"]
+    return Comparison(
+        arrived=tuple(sorted(groups["equal"] - different - rest)),
+        missing=tuple(sorted(different)),
+        incomparable=tuple(sorted(rest - different)),
+        unknown=tuple(sorted(groups["unknown"])),
+        same_bytes=frozenset(same),
+    )
+
+
+def origins(names: Collection[str], entries: Sequence[Entry], expected: Expected) -> Iterator[str]:
+    """Yields what came for some tensors, by their common names, that are another one's of the trainer, in words."""
+    owners = {digest: name for name, digests in expected.sent.items() for digest in digests if digest.strip("0")}
+    owners |= {digest: name for name, digests in expected.digests.items() for digest in digests if digest.strip("0")}
+    for entry in entries:
+        came = [(taken_name(name), digest) for name, digest in entry.received.items()]
+        came += [(_key(name, {})[0], digest) for name, digest in entry.digests.items()]
+        for name, digest in came:
+            if engine_name(name) in names and (owner := owners.get(digest, name)) != name:
+                yield f"{name} has the trainer's {owner}"
+
+
+def _key(name: str, by_layer: Mapping[str, list[str]]) -> tuple[str, Sequence[str]]:
+    """Returns the common name of an engine's tensor, a packed layer's being that of its weight, and what is sent for it."""
+    key = common(name.removesuffix(COMPUTES)) + ".weight" * name.endswith(COMPUTES)
+    layer, _, word = key.rpartition(".")
+    if layer not in by_layer and (tied := _TIED.get(layer.rpartition(".")[2])) in by_layer:
+        key, layer = f"{tied}.{word}", str(tied)
+    return key, by_layer.get(key, by_layer.get(layer, ()))
+
+
+def _must_agree(entry: Entry, name: str, key: str, expected: Expected) -> bool:
+    """Returns whether a tensor's bytes must be the trainer's; a ledger's entry may lack its form."""
+    forms = expected.forms.get(key, ())
+    return not name.endswith(COMPUTES) and bool(forms) and entry.forms.get(name, next(iter(forms))) in forms
+
+
+def _by_bytes(entry: Entry, name: str, key: str, expected: Expected, same_bytes: Collection[tuple[int, str]]) -> str:
+    """Returns what follows for a tensor with other bytes than the trainer's, though its loader took the trainer's.
+
+    A loader that computes, and one that passes over what it does not know, look alike here.
+    """
+    if not _must_agree(entry, name, key, expected):
+        return "equal"
+    return "different" if (entry.rank, name) in same_bytes else "incomparable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from quirks_core.plan.records import Plan
 from worker.engine import vllm_adapter
 from worker.engine.engine import REFITS, Engine
 from worker.engine.serial_lock import SerialLock
-from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError
+from worker.errors import EngineDiedError, RefitError, RefitRejectedError, TransferError, WorkerCallError
 from worker.refit.advice import kind_of, unchanged, way_back, with_counts
 from worker.refit.engine import ledger, receiving
 from worker.refit.engine.transfer import BACKEND
@@ -307,10 +307,8 @@ class Refitting:
         async with self.paused(clear_cache=False):
             try:
                 await self._engine.call(receiving.join, init)
-            except EngineDiedError:
-                raise
-            except Exception as error:
-                raise TransferError(_reason(error)) from error
+            except (RefitError, WorkerCallError) as error:
+                raise TransferError(str(error)) from error
         self.joined = True
 
     def _leave(self) -> None:

@@ -101,18 +101,16 @@ class Server:
             "ledger alone, use quirks weights PID on its machine"
         )
 
-    def call(self, function: str, *arguments: Any) -> list[Any]:
-        """Returns what a function of ours, named as ``package.module:name``, answers in each worker.
+    def collective_rpc(self, method: str, *, args: Sequence[Any]) -> list[Any]:
+        """Returns what a method answers in each worker, as that of vLLM's ``LLM`` does.
 
         Raises:
-            UsageError: The engine has no plan of ours, or no ledger that the function needs.
+            UsageError: The server has no such path.
         """
-        _check(self.config().get("additional_config"), self.url)
-        call = {"method": worker_calls.METHOD, "args": [function, list(arguments), {}]}
-        answer = self.query("/collective_rpc", call)
+        answer = self.query("/collective_rpc", {"method": method, "args": args})
         if answer is None:
             raise UsageError(f"{self.url} has no /collective_rpc")
-        return _values(answer["results"])
+        return list(answer["results"])
 
     def look(self) -> list[Entry]:
         """Returns what each process of the engine runs on now.
@@ -120,7 +118,7 @@ class Server:
         Raises:
             UsageError: The engine has no ledger, or the server no door to it.
         """
-        return [Entry.model_validate(row) for row in self.call(f"{_LEDGER}:look")]
+        return look(self)
 
     def account(self) -> Account:
         """Returns the account of the engine's weights.
@@ -139,41 +137,36 @@ class Server:
         return self._account("trainer_at", updates)
 
     def _account(self, function: str, *arguments: Any) -> Account:
-        if (answer := self.call(f"{_LEDGER}:{function}", *arguments)[0]) is None:
+        if (answer := call(self, f"{_LEDGER}:{function}", *arguments)[0]) is None:
             raise UsageError(f"{self.url}: {_NO_LEDGER}")
         return Account.model_validate(answer)
 
 
-def look(llm: Any) -> list[Entry]:
-    """Returns what each process of an engine in this process runs on now.
+def look(engine: Any) -> list[Entry]:
+    """Returns what each process of an engine runs on now; arguments and errors as for `call`."""
+    return [Entry.model_validate(row) for row in call(engine, f"{_LEDGER}:look")]
+
+
+def call(engine: Any, function: str, *arguments: Any) -> list[Any]:
+    """Returns what a function of ours, named as ``package.module:name``, answers in each worker.
 
     Args:
-        llm: VLLM's ``LLM``.
+        engine: VLLM's ``LLM`` in this process, a server, or its address.
+        function: The function.
+        *arguments: What it gets, plain values.
 
     Raises:
-        UsageError: The engine has no ledger.
+        UsageError: The engine has no plan of ours, or no ledger that the function needs; or the server has no door to it.
     """
-    return [Entry.model_validate(row) for row in call(llm, f"{_LEDGER}:look")]
-
-
-def call(llm: Any, function: str) -> list[Any]:
-    """Returns what a function of ours answers in each worker of an engine in this process, as `Server.call` does.
-
-    Raises:
-        UsageError: As there.
-    """
-    _check(llm.llm_engine.vllm_config.additional_config, "LLM")
-    return _values(llm.collective_rpc(worker_calls.METHOD, args=(function, [], {})))
-
-
-def _check(additional_config: Any, where: str) -> None:
-    """Makes sure that the engine has our method: a worker of several that lacks it would leave the others' answers unread."""
-    if CARRIED not in (additional_config or ()):
+    if isinstance(engine, str):
+        engine = Server(engine)
+    if isinstance(engine, Server):
+        where, config = engine.url, engine.config().get("additional_config")
+    else:
+        where, config = "LLM", engine.llm_engine.vllm_config.additional_config
+    if CARRIED not in (config or ()):  # a worker of several that lacks our method would leave the others' answers unread
         raise UsageError(f"{where}: {_NO_LEDGER}")
-
-
-def _values(answers: Sequence[Any]) -> list[Any]:
-    """Returns the values of a call of `worker_calls`; over HTTP each is JSON."""
+    answers = engine.collective_rpc(worker_calls.METHOD, args=(function, list(arguments), {}))
     if errors := [answer["error"] for answer in answers if "error" in answer]:
         raise UsageError(f"{_NO_LEDGER} ({errors[0]})")
     return [answer["value"] for answer in answers]

@@ -15,7 +15,7 @@ from quirks_core.hook import report, trainer_process
 from quirks_core.plan.contract import Contract
 from worker.refit.agreement import agree
 from worker.refit.arrivals import Arrival, Arrivals
-from worker.refit.running import Server, look
+from worker.refit.running import look
 from worker.refit.weights.expected import Expected, digest
 from worker.refit.weights.scope import is_sharded
 
@@ -55,7 +55,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
         rollout = steps * getattr(trainer, "num_iterations", 1) / trainer.args.gradient_accumulation_steps
         self._comparison = Arrivals(behind=max(1, math.ceil(rollout)) - 1)
         self._sent: Expected | None = None
-        self._facts: dict[str, Any] = {}
+        self._layout: dict[str, Any] = {}
         self._whole = False
         self._is_off = self._is_skipped = False
         self._scale = 0.0
@@ -68,10 +68,8 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
         """
         if not self._has_engine():
             return  # this process only gathers
-        generation = self._trainer.vllm_generation
-        engine = generation.llm if generation.mode == "colocate" else generation.vllm_client.base_url
-        agree(engine, self._contract(), requests=self._requests(), on_difference=self._on_difference)
-        self._facts, self._whole = self._engine(), not any(entry.sampled for entry in self._look())
+        agree(self._engine, self._contract(), requests=self._requests(), on_difference=self._on_difference)
+        self._layout, self._whole = self._found_layout(), not any(entry.sampled for entry in look(self._engine))
         if self._file is not None:
             self._file.write_text("", encoding="utf-8")
 
@@ -79,7 +77,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
         """Makes the digest of what this step's rollout should come from; other ranks of a sharded model wait for this one."""
         if not self._is_off or any(map(is_sharded, self._trainer.model.parameters())):
             try:
-                self._sent = digest(self._trainer.model, whole=self._whole, **self._facts)
+                self._sent = digest(self._trainer.model, whole=self._whole, **self._layout)
             except QuirksError as error:  # on every rank
                 self._end(error)
             self._scale = self._scale_now()
@@ -92,7 +90,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
         if self._sent is None or self._is_off or not self._has_engine():
             return
         try:
-            arrival = self._comparison.compare(self._look(), self._sent)
+            arrival = self._comparison.compare(look(self._engine), self._sent)
             is_skipped = self._was_skipped()
         except QuirksError as error:
             self._end(error)
@@ -110,10 +108,9 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
         self._is_skipped = is_skipped
         if self._file is not None:
             share = arrival.share if math.isfinite(arrival.share) else None
-            row = {"step": state.global_step, "status": arrival.status, "arrived": share}
-            row |= {"norms": dict(arrival.norms), "incomparable": arrival.incomparable}
-            row |= {"changed_share": arrival.changed_share, "missing": arrival.missing, "verdict": arrival.verdict}
-            row |= {"skipped": is_skipped}
+            row = {"step": state.global_step, "status": arrival.status, "arrived": share, "norms": dict(arrival.norms)}
+            row |= {"incomparable": arrival.incomparable, "changed_share": arrival.changed_share}
+            row |= {"missing": arrival.missing, "verdict": arrival.verdict, "skipped": is_skipped}
             with self._file.open("a", encoding="utf-8") as opened:
                 opened.write(json.dumps(row) + "\n")
 
@@ -158,12 +155,6 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
         more = generation.generation_kwargs
         return {name: more.get(name, getattr(generation, name)) for name in ("temperature", "top_p", "top_k")}
 
-    def _look(self) -> Any:
-        generation = self._trainer.vllm_generation
-        if generation.mode == "colocate":
-            return look(generation.llm)
-        return Server(generation.vllm_client.base_url).look()
-
     def _was_skipped(self) -> bool:
         """Returns whether the scaler skipped this step; accelerate 1.15 does not see it of a fused optimizer, TRL's default."""
         return bool(self._trainer.accelerator.optimizer_step_was_skipped) or self._scale_now() < self._scale
@@ -172,7 +163,13 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]
         scaler = self._trainer.accelerator.scaler
         return 0.0 if scaler is None else float(scaler.get_scale())
 
-    def _engine(self) -> dict[str, Any]:
+    @property
+    def _engine(self) -> Any:
+        """What the trainer generates with: vLLM's ``LLM``, or a server's address."""
+        generation = self._trainer.vllm_generation
+        return generation.llm if generation.mode == "colocate" else generation.vllm_client.base_url
+
+    def _found_layout(self) -> dict[str, Any]:
         """Returns what makes the engine's tensors of the trainer's: its dtype, and over how many ranks it splits them."""
         generation = self._trainer.vllm_generation
         if generation.mode == "colocate":

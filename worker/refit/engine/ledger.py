@@ -98,7 +98,6 @@ class Ledger:
         self._worker = worker
         self._whole = settings.whole
         self._standing = Standing(whole=settings.whole)
-        self._found: Parameters | None = None
         self._number = 0
         self._new: list[Entry] = []
         self._of_model: Entry | None = None
@@ -320,11 +319,9 @@ class Ledger:
         parallel = self._worker.parallel_config
         return int(parallel.data_parallel_index * parallel.world_size + parallel.rank)
 
-    @property
+    @functools.cached_property
     def _parameters(self) -> Parameters:
-        if self._found is None or self._found.model is not self._worker.model_runner.get_model():
-            self._found = Parameters(self._worker.model_runner.get_model())
-        return self._found
+        return Parameters(self._worker.model_runner.get_model())
 
     def _held(self) -> dict[str, str]:
         return self._standing.digests(chain(self._parameters.tensors(), self._parameters.answers()))

@@ -1,11 +1,17 @@
-"""What a refit does in the engine's workers; these functions run in them (`worker.engine.engine.Engine.call`)."""
+"""What engines' workers do in a refit, and what they state; these functions run there (`worker.engine.engine.Engine.call`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
+from quirks_core.apply.handed_down import CARRIED
+from quirks_core.apply.read_back import read_configuration
+from quirks_core.hook.settings import HookSettings
+from quirks_core.plan.contract import SLOTS, Contract, versions_here
+from quirks_core.plan.records import ProcessPlan
 from worker.errors import RefitError, RefitRejectedError
 from worker.refit.advice import with_counts
 from worker.refit.engine.finite import NotFinite
@@ -101,6 +107,16 @@ def verify(worker: Any, update_info: dict[str, Any]) -> dict[str, str]:
     """Compares the model with one that is loaded again from the same source; returns what differs, by tensor."""
     engine = worker.weight_transfer_engine
     return dict(engine.verify(engine.parse_update_info(update_info)))
+
+
+def stated(worker: Any) -> dict[str, Any]:
+    """Returns the fields of the engine's `Contract`: what it has, and what its user declared in MODEL_QUIRKS_SET."""
+    config = worker.vllm_config
+    plan = ProcessPlan.model_validate(config.additional_config[CARRIED])
+    settings = HookSettings.read()
+    declared = {} if settings is None else settings.given
+    held = read_configuration(config, SLOTS.values()) | {"engine.enable_lora": config.lora_config is not None}
+    return asdict(Contract.of_values(plan.digest, {**declared, **plan.changes, **held}, versions_here()))
 
 
 def _check_form(parse: Callable[[Any], Any], info: Any) -> None:

@@ -5,14 +5,14 @@ from which the processed values are copied into the tensors that the engine runs
 the trainer belongs to; the second what becomes of its elements. A layer qualifies if all of its tensors are covered by copies,
 every element exactly once, nothing but a copy ever read or wrote them, and processing left the layer's attributes alone: no
 packing, no quantisation, no derived value. A layer that is packed or quantised can be prepared: copies alone filled the memory
-that vLLM gave it for loading, before anything else read it, and none of their sources belongs to another layer.
+that vLLM gave it for loading until it was processed, and none of their sources belongs to another layer.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -71,18 +71,18 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         self._emptied: dict[int, str] = {}
         self._sizes: dict[str, int] = {}  # elements of the tensors that vLLM gives memory for loading
         self._stay: set[str] = set()  # those that it leaves where they are
-        self._as_loaded: dict[int, int] = {}  # how many writes there were when something else read the memory first
+        self._loaded: dict[str, list[Write]] = {}  # what filled a tensor before it was processed; nothing if that is not known
         self._sources: dict[int, list[_Source]] = defaultdict(list)
         self._writes: dict[int, dict[Write, torch.Tensor | None]] = defaultdict(dict)
         self._filled: dict[str, list[Write]] = {}
         self._tainted: set[int] = set()
         self._tainted_sources: set[str] = set()
         self._goes_to: dict[str, set[str]] = defaultdict(set)
-        self._made: set[str] = set()  # by a loader, of something else than a source
-        self._computed: set[str] = set()
+        self._computed: set[str] = set()  # of something else than sources alone
         self._looked_at: set[str] = set()
         self._attributes = dict(_attributes(model))
         self._custom = _CustomOperators(self._taint)
+        self._paths = {layer: name for name, layer in model.named_modules()}
 
     def __enter__(self) -> Self:
         # A function that is called under a dispatch mode is not compiled, and torch never compiles it again.
@@ -100,11 +100,9 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
     @contextmanager
     def loading(self) -> Iterator[None]:
         """Watches, but for the methods that quantise: compiled for speed, they give other bits while they are watched."""
-        modules = self._model.modules()
-        methods = {method for module in modules if (method := getattr(module, "quant_method", None)) is not None}
-        methods = {method for method in methods if not type(method).__name__.startswith(_AS_LOADED)}
+        methods = {method for layer in self._paths if (method := getattr(layer, "quant_method", None)) is not None}
         for method in methods:
-            method.process_weights_after_loading = partial(self._unwatched, method.process_weights_after_loading)
+            method.process_weights_after_loading = partial(self._process, method, method.process_weights_after_loading)
         try:
             with self:
                 yield
@@ -112,19 +110,25 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             for method in methods:
                 del method.process_weights_after_loading
 
-    def _unwatched(self, process: Callable[[nn.Module], None], layer: nn.Module) -> None:
-        held = [tensor for _, tensor in slots(layer) if tensor is not None]
+    def _process(self, method: object, process: Callable[[nn.Module], None], layer: nn.Module) -> None:
+        """Notes what filled a layer, and processes it."""
+        held = [(name, tensor) for name, tensor in slots(layer) if tensor is not None]
+        for name, tensor in held:
+            if "." not in name:
+                writes = [] if self._memory(tensor) in self._tainted else list(self._writes[self._memory(tensor)])
+                self._loaded.setdefault(f"{self._paths.get(layer)}.{name}", writes)  # some are processed twice
+        if type(method).__name__.startswith(_AS_LOADED):
+            process(layer)
+            return
         self.__exit__(None, None, None)
         try:
             # Only a tensor whose memory is never replaced, a bias, may be as it was loaded afterwards.
-            kept = [(tensor, tensor.clone()) for tensor in held if _identity(tensor) in self._names]
+            kept = [(tensor, tensor.clone()) for _, tensor in held if _identity(tensor) in self._names]
             process(layer)
             same = [id(tensor) for tensor, before in kept if same_bytes(tensor, before)]
         finally:
             self.__enter__()
-        for tensor in held:
-            if id(tensor) not in same:
-                self._taint(tensor)
+        self._taint([tensor for _, tensor in held if id(tensor) not in same])
 
     def opened(self) -> None:
         """Notes the tensors without memory that vLLM has put into the place of the model's."""
@@ -167,7 +171,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         loads = self._loads(plain) if reload is not None and not is_moved else {}
         goes_to = dict(self._goes_to)
         # What a loader computes may come from any of the sources that a loader computed with.
-        computed = self._made | {name for name in self._computed if _module(name) not in loads}
+        computed = {name for name in self._computed if _module(name) not in loads}
         goes_to |= {source: goes_to.get(source, set()) | computed for source in self._tainted_sources}
         layers = {source: {_module(name) for name in names} for source, names in goes_to.items()}
         # A tensor that the reload wrote to, and that is not known to be nothing but copies, spoils its layer; a layer that is
@@ -211,14 +215,12 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         if func is _COPY:
             self._copied(*args[:2])
         elif func in _FILLS:
-            self._written(args[0], None, None, value=args[1] if len(args) > 1 else 0)
+            self._written(args[0], Write("", None, "", Region.lying(args[0]), args[1] if len(args) > 1 else 0), None)
         elif func.is_view:
             if (found := self._source(args[0])) is not None:
                 self._looked_at.add(found.name)
         elif func not in _MAKERS:
-            for value in tree_leaves((args, kwargs)):
-                if isinstance(value, torch.Tensor):
-                    self._taint(value)
+            self._taint(args, kwargs)
         return func(*args, **(kwargs or {}))
 
     # ---- what happens to memory
@@ -228,127 +230,93 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             return  # vLLM copies the experts of a MoE layer onto themselves
         found = self._source(source)
         if destination.is_meta:
-            if name := self._emptied.get(_identity(destination)):
-                (self._goes_to[found.name] if found is not None else self._made).add(name)
-            return
-        if found is not None:
-            self._written(destination, found, source)
+            if found is not None and (name := self._emptied.get(_identity(destination))):
+                self._goes_to[found.name].add(name)
+        elif found is not None:
+            view = source.expand(destination.shape)
+            taken = Region(view.storage_offset() - found.start // source.element_size(), tuple(view.shape), view.stride())
+            # As they will be there: a loader may bring another dtype, and a trainer on the CPU another device.
+            write = Write(found.name, taken, "", Region.lying(destination))
+            self._written(destination, write, _sample(view.to(destination)))
         elif not self._moved(destination, source):
-            self._taint(source)
-            self._taint(destination)
+            self._taint(source, destination)
 
-    def _written(
-        self, destination: torch.Tensor, found: _Source | None, source: torch.Tensor | None, *, value: float = 0.0
-    ) -> None:
+    def _written(self, destination: torch.Tensor, write: Write, sample: torch.Tensor | None) -> None:
         """Notes a copy of a source, or a constant, in some memory."""
         if destination.is_meta or not destination.numel():
             return
-        taken = None
-        if found is not None and source is not None:
-            view = source.expand(destination.shape)
-            taken = Region(view.storage_offset() - found.start // source.element_size(), tuple(view.shape), view.stride())
-        write = Write(found.name if found else "", taken, "", Region.lying(destination), value)
         memory = self._memory(destination)
-        # As they will be there: a loader may bring another dtype, and a trainer on the CPU another device.
-        values = source.expand(destination.shape).to(destination) if source is not None else None
-        self._writes[memory].setdefault(write, _sample(values) if values is not None else None)
+        self._writes[memory].setdefault(write, sample)
         for name in self._names.get(memory, ()):  # a bias: its memory is never replaced
-            self._filled[name] = self._in(self._live[name], memory, self._live[name])
-            if found is not None:
-                self._goes_to[found.name].add(name)
+            self._filled[name] = self._in(self._live[name])
+            if write.source:
+                self._goes_to[write.source].add(name)
 
     def _moved(self, destination: torch.Tensor, source: torch.Tensor) -> bool:
         """Notes that a complete tensor was copied into one that the engine runs on; False if this is anything else."""
-        here, there = _identity(source), _identity(destination)
-        names = [name for name in self._names.get(there, ()) if Region.lying(self._live[name]) == Region.lying(destination)]
+        known = self._names.get(_identity(destination), ())
+        names = [name for name in known if Region.lying(self._live[name]) == Region.lying(destination)]
         if not names:
             return False
-        if here == there:
-            return Region.lying(source) == Region.lying(destination)
         same = (source.dtype, source.shape, source.stride()) == (destination.dtype, destination.shape, destination.stride())
         for name in names:
-            self._filled[name] = self._in(source, here, self._live[name]) if same else []
-        if not self._writes.get(here):
+            self._filled[name] = self._in(source) if same else []
+        if _identity(source) in self._tainted or not self._writes.get(_identity(source)):
             self._computed.update(names)
         return same
 
-    def _in(self, tensor: torch.Tensor, memory: int, live: torch.Tensor) -> list[Write]:
+    def _in(self, tensor: torch.Tensor) -> list[Write]:
         """Returns the copies that made a tensor, relative to its first element; none if something else touched its memory."""
-        if memory in self._tainted or tensor.dtype != live.dtype:
+        if _identity(tensor) in self._tainted:
             return []
         found = []
-        for write, sample in self._writes[memory].items():
+        for write, sample in self._writes[_identity(tensor)].items():
             region = replace(write.written, offset=write.written.offset - tensor.storage_offset())
             if sample is not None and not torch.equal(_sample(region.of(tensor)), sample):
                 return []
             found.append(write._replace(written=region))
         return found
 
-    def _taint(self, tensor: torch.Tensor) -> None:
+    def _taint(self, *given: Any) -> None:
         """Something reads or writes memory that is no copy: what is in it, or made of it, cannot be copied again."""
-        if tensor.is_meta:
-            if name := self._emptied.get(_identity(tensor)):
-                self._made.add(name)
-            return
-        if (found := self._source(tensor)) is not None:
-            self._tainted_sources.add(found.name)
-        memory = self._memory(tensor)
-        self._tainted.add(memory)
-        self._as_loaded.setdefault(memory, len(self._writes[memory]))
+        for tensor in tree_leaves(given):
+            if not isinstance(tensor, torch.Tensor) or tensor.is_meta:
+                continue
+            if (found := self._source(tensor)) is not None:
+                self._tainted_sources.add(found.name)
+            self._tainted.add(self._memory(tensor))
 
     # ---- afterwards
 
     def _loads(self, plain: set[str]) -> dict[str, list[Write]]:
         """Returns for each layer that can be prepared all copies and constants that fill it."""
-        memories: dict[str, set[int]] = defaultdict(set)
-        for memory, writes in self._writes.items():
-            found = [self._goes_to[write.source] for write in writes if write.source]
-            if found and memory not in self._names and len(same := set.intersection(*found)) == 1:
-                memories[same.pop()].add(memory)
         # A tensor of several layers that stays where it is (a router's bias) is copied by itself.
-        tied = {name for name in plain - self._sizes.keys() if len(self._names[_identity(self._live[name])]) > 1}
-        names_of: dict[str, set[str]] = defaultdict(set)
-        shared = set()
-        for name in self._sizes:
-            names_of[_module(name)].add(name)
-        for names in self._goes_to.values():
-            for name in names - tied:
-                names_of[_module(name)].add(name)
-            if len({_module(name) for name in names - tied}) > 1:
-                shared |= names
-        odd = {_module(name) for name in self._stay & self._filled.keys() - plain}  # a bias that is computed
+        tied = {name for name in self._stay & plain if len(self._names[_identity(self._live[name])]) > 1}
+        goes_to = [{_module(name) for name in names - tied} for names in self._goes_to.values()]
+        shared = {layer for layers in goes_to if len(layers) > 1 for layer in layers}
+        device = next(iter(self._live.values())).device
+        filled: dict[str, dict[str, list[Write]]] = defaultdict(dict)
+        for name, size in self._sizes.items():
+            writes = self._loaded.get(name, [])
+            is_all = any(write.source for write in writes) and covers(writes, size, device)
+            filled[_module(name)][name] = writes if is_all else []
+        for name in self._stay & self._filled.keys() - tied:  # a bias
+            filled[_module(name)][name] = self._filled[name] if name in plain else []
         loads = {}
-        for layer, names in names_of.items():
+        for layer, tensors in filled.items():
             # vLLM processes attention in another way, and after all other layers.
             is_attention = hasattr(self._model.get_submodule(layer), "process_weights_after_loading")
-            if is_attention or names & (shared | self._made) or layer in odd:
-                continue
-            filled = {name: self._load(name, memories[name]) if name in self._sizes else [] for name in names}
-            filled |= {name: self._filled[name] for name in names - self._sizes.keys() if name in plain}  # a bias
-            if all(filled.values()):
-                loads[layer] = [write._replace(destination=name) for name, writes in filled.items() for write in writes]
+            if not is_attention and layer not in shared and all(tensors.values()):
+                loads[layer] = [write._replace(destination=name) for name, writes in tensors.items() for write in writes]
         return loads
-
-    def _load(self, name: str, memories: Collection[int]) -> list[Write]:
-        """Returns what filled a tensor before it was processed; nothing if that is not known to be all."""
-        if len(memories) != 1:
-            return []
-        (memory,) = memories
-        writes = list(self._writes[memory])
-        is_all = self._as_loaded.get(memory, len(writes)) == len(writes)
-        is_plain = not any(write.source in self._tainted_sources for write in writes)
-        device = next(iter(self._live.values())).device
-        return writes if is_all and is_plain and covers(writes, self._sizes[name], device) else []
 
     def _is_covered(self, name: str) -> bool:
         """Returns whether copies and constants cover every element of a tensor exactly once, and no other tensor shares it."""
-        tensor, writes = self._live[name], self._filled[name]
+        tensor = self._live[name]
         regions = {Region.lying(self._live[other]) for other in self._names[_identity(tensor)]}  # of tied tensors, the same
         if _identity(tensor) in self._tainted or not tensor.is_contiguous() or len(regions) > 1:
             return False
-        if any(write.source in self._tainted_sources for write in writes):
-            return False
-        return covers(writes, tensor.numel(), tensor.device)
+        return covers(self._filled[name], tensor.numel(), tensor.device)
 
     def _is_elsewhere(self, name: str) -> bool:
         """Returns whether a source belongs to an expert that vLLM has on another rank: its loader may look at it."""
@@ -387,15 +355,13 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
 class _CustomOperators(TorchFunctionMode):  # type: ignore[misc]
     """Sees calls of operators that are none of torch's own; some of them read memory behind the back of a dispatch mode."""
 
-    def __init__(self, seen: Callable[[torch.Tensor], None]) -> None:
+    def __init__(self, seen: Callable[..., None]) -> None:
         super().__init__()
         self._seen = seen
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         if isinstance(func, _OPERATORS):
-            for value in tree_leaves((args, kwargs)):
-                if isinstance(value, torch.Tensor):
-                    self._seen(value)
+            self._seen(args, kwargs)
         return func(*args, **(kwargs or {}))
 
 

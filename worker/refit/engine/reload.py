@@ -191,10 +191,7 @@ class Reload:
         _abandon(self._part, self._config)
 
     def check(self, wanted: Collection[str]) -> None:
-        """Checks, after `close`, that the model still has every tensor that it computes with.
-
-        Args:
-            wanted: Names of the parameters and buffers that it must have.
+        """Checks, after `close`, that the model still has every tensor that it computes with, `wanted` by name.
 
         Raises:
             RefitUnsupportedError: It does not, so the next forward pass would fail.

@@ -28,7 +28,6 @@ from worker.refit.engine.reload import Batch, Load, Reload
 from worker.refit.weights.copy_plan import CopyPlan, Tensors
 from worker.refit.weights.manifest import Manifest
 
-_ATTRIBUTE = "_model_quirks_updates"
 _watched: weakref.WeakSet[Updates] = weakref.WeakSet()
 #: After how many copied updates the copies are compared with what the model's loaders would write, beside the first.
 CHECK_EVERY = 64
@@ -38,17 +37,13 @@ _RECORDINGS = 4
 
 def of(model: Any) -> Updates | None:
     """Returns the updates of a model; None if nothing watches them, or for what only stands before a model."""
-    found: Updates | None = vars(model).get(_ATTRIBUTE)
-    return found
+    return next((one for one in _watched if one._model is model), None)
 
 
 def unpacked(consume: Load, *args: Any, **kwargs: Any) -> Any:
     """Takes tensors out of a buffer of a trainer's, without clones if they are copied or cloned at once.
 
-    Args:
-        consume: vLLM's ``packed_ipc_consumer``, which clones each tensor, because the reload keeps some for later.
-        *args: What it takes.
-        **kwargs: The same, by name.
+    vLLM's ``packed_ipc_consumer`` (`consume`) clones each tensor, because the reload keeps some for later.
     """
     copying = [one for one in _watched if one._update is not None and one._plan is not None]
     with _Uncloned() if len(copying) == 1 else nullcontext():
@@ -76,15 +71,10 @@ class Updates:
         self._recordings = 0
         self._lock = threading.RLock()  # some engines load from threads of their own
         model.load_weights = partial(self.load, model.load_weights)
-        setattr(model, _ATTRIBUTE, self)
         _watched.add(self)
 
     def open(self, initialize: Load) -> None:
-        """An update begins.
-
-        Args:
-            initialize: vLLM's ``initialize_layerwise_reload``.
-        """
+        """An update begins; `initialize` is vLLM's ``initialize_layerwise_reload``."""
         with self._lock:
             if self._update is not None:  # it was not closed
                 self._plan = None
@@ -111,14 +101,7 @@ class Updates:
                 initialize(self._model)
 
     def load(self, load: Load, weights: Tensors, *args: Any, **kwargs: Any) -> Any:
-        """Takes some of an update's tensors; returns what ``load_weights`` of the model does.
-
-        Args:
-            load: The model's own ``load_weights``.
-            weights: Names and tensors, as it takes them.
-            *args: What else it was given.
-            **kwargs: The same, by name.
-        """
+        """Takes some of an update's tensors; returns what `load`, the model's own ``load_weights``, does."""
         with self._lock:
             if self._update is None:
                 return load(weights, *args, **kwargs)
@@ -133,13 +116,7 @@ class Updates:
             return None if found is None else written | set(found)
 
     def close(self, finalize: Load, *args: Any, **kwargs: Any) -> None:
-        """An update ends.
-
-        Args:
-            finalize: vLLM's ``finalize_layerwise_processing``.
-            *args: What it was given after the model.
-            **kwargs: The same, by name.
-        """
+        """An update ends; `finalize` is vLLM's ``finalize_layerwise_processing``, with what it was given after the model."""
         with self._lock:
             if self._update is None:
                 finalize(self._model, *args, **kwargs)

@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
 
 from quirks_core.base.errors import UsageError
 from worker.refit.weights.manifest import Manifest, TensorSpec
 
-if TYPE_CHECKING:
-    import torch
-
 
 def held(folder: Path) -> Manifest:
-    """Describes the tensors of a checkpoint's safetensors files, as `Manifest.check` takes them; of none that it cannot read.
-
-    Args:
-        folder: The checkpoint; it need not exist.
-    """
-    from safetensors import SafetensorError
-
+    """Describes the tensors of a checkpoint's safetensors files, as `Manifest.check` takes them; skips what it cannot read."""
     specs: list[TensorSpec] = []
     for path in sorted(folder.glob("*.safetensors")):
         with suppress(OSError, ValueError, SafetensorError):
@@ -33,14 +27,9 @@ def held(folder: Path) -> Manifest:
 def read(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the tensors of a checkpoint's safetensors files by name, sorted, each mapped from its file.
 
-    Args:
-        folder: The checkpoint.
-
     Raises:
         UsageError: It has no such files, or one is not complete.
     """
-    from safetensors import SafetensorError
-
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UsageError(f"{folder} holds no safetensors files; name the folder of a checkpoint")
@@ -54,6 +43,4 @@ def read(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _opened(path: Path) -> Any:
     """Opens a file; its tensors are mapped, and none is read before it is used."""
-    from safetensors import safe_open
-
     return safe_open(path, framework="pt", device="cpu")

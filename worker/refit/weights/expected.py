@@ -35,12 +35,10 @@ _EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(gate_proj|w1|up_proj|w3|down_proj|
 #: The place of an expert's matrix: gate, up, down.
 _PARTS = {"gate_proj": 0, "w1": 0, "up_proj": 1, "w3": 1, "down_proj": 2, "w2": 2}
 _STACKED = ("w13_weight", "w13_weight", "w2_weight")
-#: Words that a name has in a checkpoint and not in an engine, or the other way round.
-_WRAPPERS = frozenset(
-    {"model", "language_model", "base_model", "module", "routed_experts", "_checkpoint_wrapped_module", "_orig_mod"}
-)
-#: Those that only a trainer's module has: a loader passes over such names.
+#: Words that only the name in a trainer's module has: a loader passes over such names.
 _TRAINERS = frozenset({"base_model", "module", "_checkpoint_wrapped_module", "_orig_mod"})
+#: Those that a name has in a checkpoint and not in an engine, or the other way round.
+_WRAPPERS = _TRAINERS | {"model", "language_model", "routed_experts"}
 #: Layers with a row for each token, which vLLM fills up with zeros to a multiple of so many.
 _VOCABULARIES = frozenset({"embed_tokens", "lm_head", "wte"})
 _ROWS = 64
@@ -83,8 +81,7 @@ class Expected:
         forms: The `form` of those tensors by common name, where the engine's bytes must be the trainer's if the form agrees.
         sent: The right digests of what a loader takes, by the common name that it has in a checkpoint.
         whole: Whether the digests are of every byte.
-        samples: Some values of each tensor, float32 on the CPU, by common name.
-        sizes: How many values each has.
+        samples: Some values of each tensor, float32 on the CPU, by common name; scaled so that they have the norm of all.
     """
 
     digests: Mapping[str, frozenset[str]]
@@ -92,16 +89,11 @@ class Expected:
     sent: Mapping[str, frozenset[str]] = field(default_factory=dict)
     whole: bool = False
     samples: Mapping[str, torch.Tensor] = field(default_factory=dict, repr=False)
-    sizes: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     def norms(self, before: Expected) -> dict[str, float]:
-        """Returns the L2 norm of each tensor's change, estimated from its samples.
-
-        Args:
-            before: The same model earlier.
-        """
-        changes = {name: values - before.samples[name] for name, values in self.samples.items() if name in before.samples}
-        return {name: float(change.norm()) * math.sqrt(self.sizes[name] / len(change)) for name, change in changes.items()}
+        """Returns the L2 norm of each tensor's change since the same model `before`, estimated from its samples."""
+        pairs = ((name, now, before.samples[name]) for name, now in self.samples.items() if name in before.samples)
+        return {name: float((now - then).norm()) for name, now, then in pairs}
 
 
 def digest(
@@ -144,35 +136,28 @@ def expected(
     tensor_parallel_size: int = 1,
     whole: bool = False,
 ) -> Expected:
-    """Returns what an engine should have of these tensors, by their names in a checkpoint.
+    """Returns what an engine should have of tensors by their names in a checkpoint; the rest is as for `digest`.
 
-    Args:
-        tensors: The tensors; the experts of a layer must come one after the other.
-        dtype: As for `digest`.
-        tensor_parallel_size: As for `digest`.
-        whole: As for `digest`.
+    The experts of a layer must come one after the other.
     """
     digester = Digester(whole=whole)
     samples: dict[str, torch.Tensor] = {}
-    sizes: dict[str, int] = {}
     laid: list[tuple[_Laid, str]] = []
 
     def looked_at() -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in tensors:
             if tensor.is_floating_point() and tensor.numel():
-                samples[common(name)], sizes[common(name)] = _sample(tensor), tensor.numel()
+                samples[common(name)] = _sample(tensor)
             yield name, tensor
 
     for one in _in_dtypes(_arranged(looked_at(), tensor_parallel_size), dtype):
         digester.add(f"{len(laid)}", one.tensor)
         laid.append((one._replace(tensor=None), form(one.tensor)))
     found, forms, sent = (defaultdict[str, set[str]](set) for _ in range(3))
-    for label, text in digester.result().items():
-        one, its_form = laid[int(label)]
+    for (one, its_form), text in zip(laid, digester.result().values(), strict=True):
         if one.is_sent:
             sent[one.name].add(text)
-        if not one.is_taken_apart:
-            found[one.name].add(text)
+        found[one.name].add(text)
         if one.is_copied:
             forms[one.name].add(its_form)
     return Expected(
@@ -181,7 +166,6 @@ def expected(
         sent=_frozen(sent),
         whole=whole,
         samples={name: values.cpu() for name, values in samples.items()},
-        sizes=sizes,
     )
 
 
@@ -192,14 +176,12 @@ class _Laid(NamedTuple):
         name: Its common name.
         tensor: Its values.
         is_sent: A loader takes it so.
-        is_taken_apart: No engine has it so.
         is_copied: An engine whose tensor of this name has this form has these bytes.
     """
 
     name: str
     tensor: Any
     is_sent: bool = False
-    is_taken_apart: bool = False
     is_copied: bool = False
 
 
@@ -224,7 +206,7 @@ def _arranged(tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size:
                 yield from _experts(layer, experts, tensor_parallel_size)
                 layer, experts = match[1], {}
             experts[int(match[2]), _PARTS[match[3]]] = tensor
-            yield _Laid(name, tensor, is_sent=True, is_taken_apart=True)
+            yield _Laid(name, tensor, is_sent=True)
             continue
         word = name.split(".")[-2] if "." in name else ""
         copied = _PART_OF.get(word, word) in _COPIED
@@ -326,4 +308,5 @@ def _frozen(texts: Mapping[str, set[str]]) -> dict[str, frozenset[str]]:
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.detach().reshape(-1)
     step = max(1, -(-len(flat) // _VALUES)) | 1  # odd, as rows are mostly powers of two long
-    return flat[::step].to(torch.float32, copy=True)  # the optimizer changes what it is taken from
+    values = flat[::step].to(torch.float32)
+    return values * math.sqrt(len(flat) / len(values))  # a copy: the optimizer changes what it is taken from
