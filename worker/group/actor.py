@@ -6,6 +6,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,8 +116,8 @@ class EngineActor:
             yield item
 
     async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Calls a method of the worker."""
-        return await getattr(self._worker, method)(*arguments, **named)
+        """Calls a method of the worker, or of what it has, as ``refitting.held``."""
+        return await attrgetter(method)(self._worker)(*arguments, **named)
 
     async def shutdown(self) -> None:
         """Stops the engine and removes its files."""

@@ -97,12 +97,6 @@ def forget(worker: Any, plan: bool) -> None:
         close(plan=plan)
 
 
-def verify(worker: Any, update_info: dict[str, Any]) -> dict[str, str]:
-    """Compares the model with one that is loaded again from the same source; returns what differs, by tensor."""
-    engine = worker.weight_transfer_engine
-    return dict(engine.verify(engine.parse_update_info(update_info)))
-
-
 def _check_form(parse: Callable[[Any], Any], info: Any) -> None:
     try:
         parse(info)
