@@ -153,6 +153,15 @@ def test_the_documentation_stays_within_its_budget():
     assert len(_text(_ROOT / "README.md").splitlines()) <= 100
 
 
+def test_the_source_stays_within_its_budget():
+    """Name what goes for what you add."""
+    most = {"quirks_core": 18_500, "quirks_plugins": 11_500, "worker": 12_000, "worker/lab": 7_500, "tests": 34_000}
+    lines = {room: sum(len(_text(file).splitlines()) for file in (_ROOT / room).rglob("*.py")) for room in most}
+    lines["worker"] -= lines["worker/lab"]
+
+    assert {room: count for room, count in lines.items() if count > most[room]} == {}
+
+
 def test_every_page_that_the_source_names_exists():
     folders = ("quirks_core", "quirks_plugins", "worker", "scripts", "examples", "benchmarks", "tests", ".github")
     files = [
