@@ -35,11 +35,12 @@ def test_a_plain_plan_fits_a_screen(quirks, model):
     assert any(line.startswith("features: async-rollout-timeout, ") for line in others)
 
 
-def test_a_verbose_plan_groups_all_by_what_became_of_it(quirks, model):
+def test_a_verbose_plan_groups_all_by_what_became_of_it(quirks, model, install):
+    install("acme-leak", declared("acme-leak", match='purpose("rollout")', supersedes='"generation-config-leak"'))
     planned = quirks("plan", "--model", model(GEMMA), "--vllm", "0.32.0", "--disable", "logprobs", "--verbose").out
 
     found = dict(re.findall(r"^([a-z][a-z ]+)(?::.*)?\n((?:  .*\n)+)", planned, re.M))
-    assert list(found) == ["in force", "dormant", "disabled"]
+    assert list(found) == ["in force", "dormant", "superseded", "disabled"]
     assert re.search(r"^  async-rollout-timeout +request.timeout_s ≥ 600.0$", found["in force"], re.M)
     assert re.search(r"^  gemma-normalizer-dummy-load +packages.vllm: wanted < 0.9.2, got 0.32.0", found["dormant"], re.M)
     assert re.search(r"^  rollout-logprobs-processed +switched off by 'logprobs'", found["disabled"], re.M)
