@@ -26,7 +26,7 @@ class _Refits(Protocol):
     async def addresses(self) -> list[str]: ...
     async def receive(self, transport: str, version: str | None, clear_cache: bool | None) -> bool: ...
     async def from_model(self, model: Any, scope: Any, *, version: str | None, clear_cache: bool | None) -> None: ...
-    async def held(self) -> tuple[list[Entry], dict[str, Any]]: ...
+    async def held(self) -> list[tuple[list[Entry], dict[str, Any]]]: ...
 
 
 class Calls(ABC):
@@ -181,8 +181,8 @@ class Calls(ABC):
             scope: As for `refit_async`.
 
         Returns:
-            By common name of each tensor that is not the trainer's, or that cannot be compared, which of both, and in which
-            processes, counted over all engines; empty if all are the trainer's.
+            By common name of each tensor that is not the trainer's, or that cannot be compared, which of both; empty if all are
+            the trainer's. With several engines the name ends in the engine's rank.
 
         Raises:
             RefitError: The engine keeps no ledger (``MODEL_QUIRKS_LEDGER=off``), or its weights sleep.
@@ -191,7 +191,7 @@ class Calls(ABC):
         from worker.refit.arrivals import differences
         from worker.refit.weights.expected import digest
 
-        entries, layout = await self._refits.held()
+        (entries, layout), *_ = held = await self._refits.held()
         scope, whole = scope or self.plan.value("refit.scope"), not entries[0].sampled
         expected = await asyncio.to_thread(digest, model, scope=scope, whole=whole, **layout)
-        return differences(entries, expected)
+        return differences([entries for entries, _ in held], expected)

@@ -88,10 +88,9 @@ class GroupRefits:
         update = partial(self._update, _METHODS[transport], version, clear_cache)
         await self.lock.run(lambda: self.sender.send(model, scope, update))
 
-    async def held(self) -> tuple[list[Entry], dict[str, Any]]:
+    async def held(self) -> list[tuple[list[Entry], dict[str, Any]]]:
         """Returns what each process of each engine runs on now, and how it has a model's tensors."""
-        found = await self._actors().everybody("refitting.held")
-        return [entry for entries, _ in found for entry in entries], found[0][1]
+        return [engine for held in await self._actors().everybody("refitting.held") for engine in held]
 
     async def devices(self) -> list[str]:
         """Returns the device of every process of every engine."""

@@ -117,22 +117,25 @@ def compare(entries: Sequence[Entry], expected: Expected, same_bytes: Collection
     )
 
 
-def differences(entries: Sequence[Entry], expected: Expected) -> dict[str, str]:
+def differences(engines: Sequence[Sequence[Entry]], expected: Expected) -> dict[str, str]:
     """Compares engines with one model.
 
     Args:
-        entries: One of each process of each engine, as ranks may share experts across engines.
+        engines: Of each an entry of each process.
         expected: The model.
 
     Returns:
         By common name of each tensor that is not the model's, or that cannot be compared, which of both, in words; empty if all
-        are the model's.
+        are the model's. With several engines the name ends in the engine's rank.
     """
-    compared, alone = compare(entries, expected), [compare([entry], expected) for entry in entries]
-    found = dict.fromkeys(compared.incomparable, _UNSEEN) | dict.fromkeys(compared.unknown, _STRANGE)
-    for name in compared.missing:
-        places = [str(place) for place, one in enumerate(alone) if name in one.missing]
-        found[name] = f"is not the trainer's in process {', '.join(places)}"
+    found: dict[str, str] = {}
+    for rank, entries in enumerate(engines):
+        on = f" on rank {rank}" if len(engines) > 1 else ""
+        compared, alone = compare(entries, expected), [compare([entry], expected) for entry in entries]
+        found |= {name + on: _UNSEEN for name in compared.incomparable} | {name + on: _STRANGE for name in compared.unknown}
+        for name in compared.missing:
+            places = [str(place) for place, one in enumerate(alone) if name in one.missing]
+            found[name + on] = f"is not the trainer's in process {', '.join(places)}"
     return found
 
 

@@ -180,7 +180,7 @@ class Refitting:
 
         await self.lock.run(work)
 
-    async def held(self) -> tuple[list[Entry], dict[str, Any]]:
+    async def held(self) -> list[tuple[list[Entry], dict[str, Any]]]:
         """Returns what each process runs on now, and how the engine has a model's tensors, as `worker.refit.digest` takes it.
 
         Raises:
@@ -191,7 +191,7 @@ class Refitting:
         ranks, replicas = config.parallel_config.tensor_parallel_size, config.parallel_config.data_parallel_size
         layout = {"dtype": config.model_config.dtype, "tensor_parallel_size": ranks, "expert_ranks": ranks * replicas}
         found = await self.lock.run(lambda: self._engine.call(ledger.look))
-        return [Entry.model_validate(one) for one in found], layout
+        return [([Entry.model_validate(one) for one in found], layout)]
 
     async def report_updates(self, updates: int) -> tuple[Verdict, ...]:
         """Reports how many updates the trainer has made; returns what the ledger finds wrong with the weights."""
