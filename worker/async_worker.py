@@ -26,9 +26,11 @@ from worker.generation import Requests
 from worker.launch import parsed, prepare, warnings
 from worker.refit.refitting import RefitReport, Refitting
 from worker.refit.weights.manifest import Manifest
+from worker.refit.weights.scope import RefitScope
 from worker.server.trainer_client import TrainerClient
 
 if TYPE_CHECKING:
+    import torch
     from fastapi import FastAPI
 
     from worker.server import Listener, OpenAIServer
@@ -316,6 +318,26 @@ class VllmAsyncGenerationWorker(Calls):
             RefitError: Not all ranks joined within ``refit.timeout_s``.
         """
         await self.refitting.join(rank_prefix, ip, port, world_size, train_world_size)
+
+    async def verify_refit_async(
+        self, model: torch.nn.Module | None = None, scope: RefitScope | str | None = None
+    ) -> dict[str, str]:
+        """Compares the engine's weights, in their fused, sharded and packed form, with those that the trainer sends.
+
+        Every engine process loads the weights once more into a second model, which needs memory for it.
+
+        Args:
+            model: The trainer's model, if it is in this process. If None, the trainer must send the weights as for the last
+                refit.
+            scope: As for `refit_async`.
+
+        Returns:
+            By name of each tensor that differs, how it differs; empty if all are equal.
+
+        Raises:
+            RefitError: The transfer failed, or there is not enough memory; the engine's weights are unchanged.
+        """
+        return await self.refitting.verify(model, scope)
 
     async def report_updates_async(self, updates: int) -> tuple[Verdict, ...]:
         """Reports how many updates the trainer has made since its start; the ledger warns if the engine's weights are too old.

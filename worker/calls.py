@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -15,8 +14,6 @@ from worker.batch import Batch, check_lengths, prompts, seeds, stop_strings, tex
 if TYPE_CHECKING:
     import torch
 
-    from quirks_core.ledger.account import Entry
-    from quirks_core.plan.records import Plan
     from worker.refit.weights.scope import RefitScope
 
 
@@ -26,14 +23,12 @@ class _Refits(Protocol):
     async def addresses(self) -> list[str]: ...
     async def receive(self, transport: str, version: str | None, clear_cache: bool | None) -> bool: ...
     async def from_model(self, model: Any, scope: Any, *, version: str | None, clear_cache: bool | None) -> None: ...
-    async def held(self) -> list[tuple[list[Entry], dict[str, Any]]]: ...
 
 
 class Calls(ABC):
     """Every engine of a group takes the same weights; after a refit that failed on some of them, none generates."""
 
     config: GenerationConfig
-    plan: Plan
 
     @property
     @abstractmethod
@@ -169,29 +164,3 @@ class Calls(ABC):
             RefitRejectedError, RefitError, EngineDiedError: As for `update_weights_via_ipc_zmq_async`.
         """
         await self._refits.from_model(model, scope, version=version, clear_cache=clear_cache)
-
-    async def verify_refit_async(self, model: torch.nn.Module, scope: RefitScope | str | None = None) -> dict[str, str]:
-        """Compares what every engine process runs on now with a model of this process, by their digests; nothing is sent.
-
-        A trainer elsewhere compares by `worker.refit.digest` and `worker.refit.Arrivals` itself. What a kernel packs or
-        quantises, and what a loader computes, is known by what the loader took.
-
-        Args:
-            model: The trainer's model.
-            scope: As for `refit_async`.
-
-        Returns:
-            By common name of each tensor that is not the trainer's, or that cannot be compared, which of both; empty if all are
-            the trainer's. With several engines the name ends in the engine's rank.
-
-        Raises:
-            RefitError: The engine keeps no ledger (``MODEL_QUIRKS_LEDGER=off``), or its weights sleep.
-            EngineDiedError: A process of the engine died.
-        """
-        from worker.refit.arrivals import differences
-        from worker.refit.weights.expected import digest
-
-        (entries, layout), *_ = held = await self._refits.held()
-        scope, whole = scope or self.plan.value("refit.scope"), not entries[0].sampled
-        expected = await asyncio.to_thread(digest, model, scope=scope, whole=whole, **layout)
-        return differences([entries for entries, _ in held], expected)

@@ -208,7 +208,9 @@ class RefitSection(Section):
         "parameters",
         description="what a refit sends: named parameters only, or the whole state dict with its persistent buffers",
     )
-    transport: Literal["ipc_zmq", "collective"] = Field("ipc_zmq", description="how refit_async sends a model of this process")
+    transport: Literal["ipc_zmq", "collective"] = Field(
+        "ipc_zmq", description="how refit_async and verify_refit_async send a model of this process"
+    )
     clear_cache: bool = Field(
         True, description="drop the KV cache at a refit: requests in flight are computed again under the new weights"
     )

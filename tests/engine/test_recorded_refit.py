@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,18 @@ async def test_every_refit_after_the_first_copies_every_tensor(worker, policies,
 
     assert found == [(0, sent), (sent, 0), (sent, 0), (sent, 0)]
     assert worker.last_refit.layers == worker.last_refit.unloaded == ()
+
+
+async def test_copied_tensors_are_verified_in_place(worker, policies):
+    for _ in range(2):
+        await worker.refit_async(policies[0])
+    changed = copy.deepcopy(policies[0])
+    changed.model.layers[1].mlp.gate_proj.weight.data[0, 0] += 1
+
+    found = await worker.verify_refit_async(changed)
+
+    assert found == {"model.layers.1.mlp.gate_up_proj.weight": "has other values than its loader would write"}
+    assert await worker.verify_refit_async(policies[0]) == {}
 
 
 async def twice(worker, policy):

@@ -1,4 +1,4 @@
-"""What an audit asks vLLM's own layers; no engine runs here."""
+"""What verification asks vLLM's own layers; no engine runs here."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import pytest
 import torch
 
 from worker.errors import RefitError
-from worker.lab.audit.tensor_audit import differences
+from worker.refit.engine import verify
 
 WIDTH = 64
+
+
+def differences(held, fresh, dtype=torch.float32):
+    return verify.differences(held, fresh, dtype)
 
 
 @pytest.fixture
@@ -37,23 +41,23 @@ def layer(tmp_path):
 
 def test_packed_weights_are_compared_by_what_the_layer_computes(layer):
     assert layer()["layer"].weight.numel() == 0
-    assert differences(layer(), layer(), torch.float32) == {}
-    assert list(differences(layer(value=2.0), layer(), torch.float32)) == ["layer (as it computes)"]
+    assert differences(layer(), layer()) == {}
+    assert list(differences(layer(value=2.0), layer())) == ["layer (as it computes)"]
 
 
 def test_a_layer_that_only_holds_a_weight_is_compared_by_value(layer):
     """As one does that of a convolution."""
     shape = (WIDTH, 1, 4)
 
-    assert differences(layer(shape), layer(shape), torch.float32) == {}
-    assert list(differences(layer(shape, 2.0), layer(shape), torch.float32)) == ["layer.weight"]
+    assert differences(layer(shape), layer(shape)) == {}
+    assert list(differences(layer(shape, 2.0), layer(shape))) == ["layer.weight"]
 
 
 def test_a_layer_that_does_not_compute_any_more_differs(layer):
     held = layer()
     del held["layer"].cpu_linear
 
-    assert "does not compute: AttributeError" in differences(held, layer(), torch.float32)["layer (as it computes)"]
+    assert "does not compute: AttributeError" in differences(held, layer())["layer (as it computes)"]
 
 
 def test_a_layer_that_shows_and_computes_nothing_is_refused(layer):
@@ -62,7 +66,7 @@ def test_a_layer_that_shows_and_computes_nothing_is_refused(layer):
         del one["layer"].cpu_linear
 
     with pytest.raises(RefitError, match="layer cannot be compared: its weight is packed"):
-        differences(held, fresh, torch.float32)
+        differences(held, fresh)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from quirks_core.base.errors import UsageError
 from quirks_core.ledger.account import COMPUTES, Entry
 from worker.refit import Arrivals, digest, trl_callback
-from worker.refit.arrivals import differences
 from worker.refit.weights.digest import digests, form
 from worker.refit.weights.expected import common, expected
 
@@ -127,19 +126,6 @@ def test_bytes_that_were_the_trainers_have_to_be_so_again(policy):
     assert (undecided.status, undecided.incomparable) == ("undecided", named.missing)
 
 
-def test_what_is_not_the_trainers_is_named_with_its_process(policy):
-    old = copy.deepcopy(policy)
-    train(policy, only="layers.0.self_attn.o_proj")
-    rows = [*engine(policy), *engine(old, packed="layers.1.self_attn.o_proj.weight")]
-    names = [f"layers.{number}.self_attn.o_proj.weight" for number in range(2)]
-
-    found = [differences(engines, digest(policy)) for engines in ([rows], [rows[:1], rows[1:]])]
-
-    assert found[0][names[0]] == "is not the trainer's in process 1"
-    assert found[0][names[1]].startswith("cannot be compared: the engine has it in a form of its own")
-    assert [one.keys() for one in found] == [set(names), {f"{name} on rank 1" for name in names}]
-
-
 def test_names_of_a_trainers_module_were_taken_by_nobody(policy):
     held = engine(policy, packed="_proj.weight", taken=policy)[0]
     received = {f"base_model.{name}": digest for name, digest in held.received.items()}
@@ -209,8 +195,6 @@ def test_a_split_layer_has_the_digests_of_each_ranks_part(ranks):
             assert has(found, f"{common(PREFIX)}.qkv_proj.weight", torch.cat(rows))
     found = expected([("down_proj.weight", query)], tensor_parallel_size=ranks)
     assert all(has(found, "down_proj.weight", part) for dim in (0, 1) for part in query.chunk(ranks, dim))
-    found = expected((items := experts()).items(), expert_ranks=2)  # of the layer's own data-parallel ranks
-    assert all(has(found, name, part) for name, whole in stacked(items).items() for part in whole.chunk(2))
 
 
 def test_a_vocabulary_is_filled_up_with_rows_of_zeros():

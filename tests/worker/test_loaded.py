@@ -6,6 +6,7 @@ import pytest
 from torch import nn
 
 from worker.refit.engine.reload import first_names, own_names
+from worker.refit.engine.verify import unwrapped
 
 INNER = "model.layers.0.mlp.experts.routed_experts.w13_weight"
 LORA = "mlp.experts.base_layer.routed_experts.w2_weight"
@@ -35,3 +36,7 @@ def test_a_shared_parameter_counts_as_loaded_under_either_name():
 
     for name in ("experts.gate.weight", "gate.weight"):
         assert own_names({name}, wanted, first_names(block)) == wanted == {"experts.gate.weight"}
+
+
+def test_a_layer_wrapped_for_lora_has_its_own_name():
+    assert unwrapped("mlp.down_proj.base_layer") == "mlp.down_proj"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,8 +108,8 @@ class EngineActor:
             yield item
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Calls a method of the worker, or of what it has, as ``refitting.held``."""
-        return await attrgetter(method)(self._worker)(*arguments)
+        """Calls a method of the worker."""
+        return await getattr(self._worker, method)(*arguments)
 
 
 def plan_variables(environ: Mapping[str, str], fact_names: Iterable[str] = ()) -> dict[str, str]:

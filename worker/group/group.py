@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.configuration.config import GenerationConfig
@@ -23,7 +23,11 @@ from worker.group.actor import plan_variables
 from worker.group.actor_set import ActorSet
 from worker.group.ranks import Rank, Ranks
 from worker.group.refits import GroupRefits
+from worker.refit.weights.scope import RefitScope
 from worker.server.server import bearer_key
+
+if TYPE_CHECKING:
+    import torch
 
 #: Seconds in which engines must stop by themselves before they are killed; vLLM's own limit is 15.
 _STOP_S = 30.0
@@ -186,6 +190,14 @@ class WorkerGroup(Calls):
             train_world_size: Trainer ranks; they come first.
         """
         await self.refits.join(ip, port, world_size, train_world_size)
+
+    async def verify_refit_async(self, model: torch.nn.Module, scope: RefitScope | str | None = None) -> dict[str, str]:
+        """Compares what every engine holds with a model of this process.
+
+        Returns:
+            For each tensor that differs, what is different about it; the name ends in the rank.
+        """
+        return await self.refits.verify(model, scope)
 
     # ---- all ranks together: the ranks of a data-parallel group synchronise in each of these, so one alone would wait forever
 

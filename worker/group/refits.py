@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from quirks_core.configuration.sections import RefitSection
-from quirks_core.ledger.account import Entry
 from quirks_core.plan.records import Plan
 from worker.engine.serial_lock import SerialLock
 from worker.errors import RefitError, RefitRejectedError
@@ -81,16 +79,13 @@ class GroupRefits:
         self, model: torch.nn.Module, scope: RefitScope | str | None, *, version: str | None, clear_cache: bool | None
     ) -> None:
         """Sends a model of this process to every engine."""
-        transport = self.sender.section.transport
-        if transport != "collective" and self._elsewhere:
-            where = f"engines on other nodes ({', '.join(self._elsewhere)})"
-            raise RefitError(f"refit.transport {transport!r} does not reach {where}; set refit.transport: collective")
-        update = partial(self._update, _METHODS[transport], version, clear_cache)
-        await self.lock.run(lambda: self.sender.send(model, scope, update))
+        method = _METHODS[self.sender.section.transport]
+        await self.lock.run(lambda: self._send(model, scope, lambda: self._update(method, version, clear_cache)))
 
-    async def held(self) -> list[tuple[list[Entry], dict[str, Any]]]:
-        """Returns what each process of each engine runs on now, and how it has a model's tensors."""
-        return [engine for held in await self._actors().everybody("refitting.held") for engine in held]
+    async def verify(self, model: torch.nn.Module, scope: RefitScope | str | None) -> dict[str, str]:
+        """Has every engine compare its weights with those of a model of this process."""
+        found = await self.lock.run(lambda: self._send(model, scope, lambda: self._actors().everybody("verify_refit_async")))
+        return {f"{name} on rank {rank}": problem for rank, one in enumerate(found) for name, problem in one.items()}
 
     async def devices(self) -> list[str]:
         """Returns the device of every process of every engine."""
@@ -103,6 +98,13 @@ class GroupRefits:
     async def join_sender(self, port: int, world_size: int) -> None:
         """Has every process of every engine join the group that this process opens."""
         await self._join(self.address, port, world_size, 1)
+
+    async def _send(self, model: torch.nn.Module, scope: RefitScope | str | None, update: Any) -> Any:
+        transport = self.sender.section.transport
+        if transport != "collective" and self._elsewhere:
+            where = f"engines on other nodes ({', '.join(self._elsewhere)})"
+            raise RefitError(f"refit.transport {transport!r} does not reach {where}; set refit.transport: collective")
+        return await self.sender.send(model, scope, update)
 
     async def _join(self, ip: str, port: int, world_size: int, train_world_size: int) -> None:
         self.joined = False

@@ -22,8 +22,6 @@ _OLDER = 4
 #: All that can be compared is the trainer's and nothing is left (``arrived``), something is not (``missing``), or some of it
 #: cannot be compared (``undecided``).
 Status = Literal["arrived", "missing", "undecided"]
-_UNSEEN = "cannot be compared: the engine has it in a form of its own, and no loader is known to have taken it"
-_STRANGE = "cannot be compared: the trainer has nothing of this name"
 #: A tensor that an engine may have twice, and a checkpoint mostly once.
 _TIED = {"lm_head": "embed_tokens"}
 
@@ -81,25 +79,25 @@ def compare(entries: Sequence[Entry], expected: Expected, same_bytes: Collection
     """
     groups = {name: set[str]() for name in ("equal", "different", "incomparable", "unknown")}
     same: set[tuple[int, str]] = set()
+    found = set[str]()
     by_layer: dict[str, list[str]] = defaultdict(list)  # what the trainer sends for a tensor, and for all tensors of a layer
     for name in expected.sent:
         tensor = engine_name(name)
         by_layer[tensor].append(name)
         by_layer[tensor.rpartition(".")[0]].append(name)
-    took = [{taken_name(name): digest for name, digest in entry.received.items()} for entry in entries]
-    rights = [{name for name, digests in expected.sent.items() if taken.get(name) in digests} for taken in took]
-    found = set[str]().union(*rights)
-    for entry, taken, right in zip(entries, took, rights, strict=True):
+    for entry in entries:
+        taken = {taken_name(name): digest for name, digest in entry.received.items()}
+        right = {name for name, digests in expected.sent.items() if taken.get(name) in digests}
+        found |= right
         for name, digest in entry.digests.items():
             key, parts = _key(name, by_layer)
-            own = {part for part in parts if part in taken or ".experts." not in part}  # other ranks have other experts
             if digest in expected.digests.get(key, ()):
                 groups["equal"].add(key)
                 same.add((entry.rank, name))
                 found.update(parts)
             elif any(part in taken and part not in right for part in parts):
                 groups["different"].add(key)
-            elif own and right.issuperset(own) and found.issuperset(parts):
+            elif parts and right.issuperset(parts):
                 groups[_by_bytes(entry, name, key, expected, same_bytes)].add(key)
             elif _must_agree(entry, name, key, expected) or (entry.rank, name) in same_bytes:
                 groups["different"].add(key)
@@ -115,28 +113,6 @@ def compare(entries: Sequence[Entry], expected: Expected, same_bytes: Collection
         unknown=tuple(sorted(groups["unknown"])),
         same_bytes=frozenset(same),
     )
-
-
-def differences(engines: Sequence[Sequence[Entry]], expected: Expected) -> dict[str, str]:
-    """Compares engines with one model.
-
-    Args:
-        engines: Of each an entry of each process.
-        expected: The model.
-
-    Returns:
-        By common name of each tensor that is not the model's, or that cannot be compared, which of both, in words; empty if all
-        are the model's. With several engines the name ends in the engine's rank.
-    """
-    found: dict[str, str] = {}
-    for rank, entries in enumerate(engines):
-        on = f" on rank {rank}" if len(engines) > 1 else ""
-        compared, alone = compare(entries, expected), [compare([entry], expected) for entry in entries]
-        found |= {name + on: _UNSEEN for name in compared.incomparable} | {name + on: _STRANGE for name in compared.unknown}
-        for name in compared.missing:
-            places = [str(place) for place, one in enumerate(alone) if name in one.missing]
-            found[name + on] = f"is not the trainer's in process {', '.join(places)}"
-    return found
 
 
 def origins(names: Collection[str], entries: Sequence[Entry], expected: Expected) -> Iterator[str]:

@@ -171,27 +171,19 @@ class Refitting:
         self, model: torch.nn.Module, scope: RefitScope | str | None, *, version: str | None, clear_cache: bool | None
     ) -> None:
         """Sends a model by the configured transport."""
+        await self.lock.run(lambda: self._send(model, scope, lambda info: self.update(self._once(info, version), clear_cache)))
 
-        async def work() -> None:
-            self._check_backend()
-            self._engine.readiness.check_refit()
-            take = self._once(self._info(self.sender.section.transport), version)
-            await self.sender.send(model, scope, lambda: self.update(take, clear_cache), self.announced)
+    async def verify(self, model: torch.nn.Module | None, scope: RefitScope | str | None) -> dict[str, str]:
+        """Has every process compare its weights with those that the trainer sends once more; generation waits meanwhile.
 
-        await self.lock.run(work)
-
-    async def held(self) -> list[tuple[list[Entry], dict[str, Any]]]:
-        """Returns what each process runs on now, and how the engine has a model's tensors, as `worker.refit.digest` takes it.
-
-        Raises:
-            RefitError: The engine keeps no ledger, or its weights sleep.
+        Returns:
+            What differs, by tensor; with several processes the name ends in the process' place.
         """
-        self._engine.readiness.check_refit()
-        config = self._engine.llm.vllm_config
-        ranks, replicas = config.parallel_config.tensor_parallel_size, config.parallel_config.data_parallel_size
-        layout = {"dtype": config.model_config.dtype, "tensor_parallel_size": ranks, "expert_ranks": ranks * replicas}
-        found = await self.lock.run(lambda: self._engine.call(ledger.look))
-        return [([Entry.model_validate(one) for one in found], layout)]
+        if model is not None:
+            return await self.lock.run(lambda: self._send(model, scope, self._compare))
+        if self.last == "http":
+            raise RefitError("verify_refit_async: the last refit came over HTTP; pass the trainer's model")
+        return await self.lock.run(lambda: self._compare(self._info(self.last)))
 
     async def report_updates(self, updates: int) -> tuple[Verdict, ...]:
         """Reports how many updates the trainer has made; returns what the ledger finds wrong with the weights."""
@@ -290,6 +282,18 @@ class Refitting:
                 f"server.rl_routes; leave that setting out, or name {BACKEND!r}, for refits by the worker's methods"
             )
 
+    async def _send(
+        self,
+        model: torch.nn.Module,
+        scope: RefitScope | str | None,
+        take: Callable[[dict[str, Any]], Coroutine[Any, Any, _T]],
+    ) -> _T:
+        """Sends a model of this process while the engine takes the weights, whatever it does with them."""
+        self._check_backend()
+        self._engine.readiness.check_refit()
+        transport = self.sender.section.transport
+        return await self.sender.send(model, scope, lambda: take(self._info(transport)), self.announced)
+
     async def _join(self, rank_offset: int, ip: str, port: int, world_size: int) -> None:
         self._leave()
         init = {
@@ -319,6 +323,20 @@ class Refitting:
             return await self._engine.call(receiving.take, info), version
 
         return take
+
+    async def _compare(self, info: dict[str, Any]) -> dict[str, str]:
+        self._engine.readiness.check_refit()
+        async with self.paused(clear_cache=False):
+            try:
+                found = await self._engine.call(receiving.verify, info)
+            except EngineDiedError:
+                raise
+            except Exception as error:
+                self._note_step(error)
+                raise RefitError(f"verify_refit_async: {_reason(error)}; the engine's weights are as they were") from error
+        if len(found) == 1:
+            return found[0]
+        return {f"{name} on worker {place}": problem for place, one in enumerate(found) for name, problem in one.items()}
 
     async def _failure(self, error: Exception) -> RefitError:
         """Finds out what a failed refit has left behind, and closes the engine to requests if it is not whole."""

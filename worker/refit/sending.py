@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from quirks_core.configuration.sections import RefitSection
 from worker.engine.topology import device_id
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from worker.refit.transport.collective import CollectiveSender
     from worker.refit.weights.source import Source
 
-#: Has engines take the weights that come.
-Update = Callable[[], Coroutine[Any, Any, None]]
+_T = TypeVar("_T")
+#: What engines do with weights that come.
+Update = Callable[[], Coroutine[Any, Any, _T]]
 
 
 class Receivers(Protocol):
@@ -69,15 +70,18 @@ class ModelSender:
         self._collective: CollectiveSender | None = None
 
     async def send(
-        self, model: torch.nn.Module, scope: RefitScope | str | None, update: Update, announced: Manifest | None = None
-    ) -> None:
-        """Sends a model while the engines update.
+        self, model: torch.nn.Module, scope: RefitScope | str | None, update: Update[_T], announced: Manifest | None = None
+    ) -> _T:
+        """Sends a model while the engines update, or whatever else they do with the weights.
 
         Args:
             model: The trainer's model.
             scope: What to send; as planned if None.
             update: The engines' side.
             announced: What the trainer announced.
+
+        Returns:
+            What the engines' side returned.
 
         Raises:
             RefitRejectedError: The model is not what was announced, here or to an engine; nothing was changed.
@@ -88,7 +92,7 @@ class ModelSender:
         source = await asyncio.to_thread(Source, model, self._scope if scope is None else scope)
         source.manifest.check(announced)  # before anything waits for it
         ways = {"collective": self._by_collective, "ipc_zmq": self._by_ipc_zmq}
-        await ways[self.section.transport](source, update)
+        return await ways[self.section.transport](source, update)
 
     def leave(self) -> None:
         """Leaves the collective, if one is open; not while it sends."""
@@ -96,7 +100,7 @@ class ModelSender:
         if collective is not None:
             collective.close()
 
-    async def _by_ipc_zmq(self, source: Source, update: Update) -> None:
+    async def _by_ipc_zmq(self, source: Source, update: Update[_T]) -> _T:
         import torch
 
         from worker.refit.transport.ipc_zmq import send
@@ -112,15 +116,15 @@ class ModelSender:
             buffer_bytes=self.section.buffer_mb << 20,
             timeout_s=self.section.timeout_s,
         )
-        await _alongside(sending, update())
+        return await _alongside(sending, update())
 
-    async def _by_collective(self, source: Source, update: Update) -> None:
+    async def _by_collective(self, source: Source, update: Update[_T]) -> _T:
         if self._collective is None or not self._receivers.joined:
             self.leave()
             self._collective = await self._open(source.model)
         sending = partial(self._collective.send, source, buffer_bytes=self.section.buffer_mb << 20)
         try:
-            await _alongside(sending, update())
+            return await _alongside(sending, update())
         except RefitRejectedError:
             raise  # by all ranks together
         except BaseException:
@@ -151,14 +155,15 @@ class ModelSender:
         return await opening
 
 
-async def _alongside(send: Callable[..., None], update: Coroutine[Any, Any, None]) -> None:
-    """Runs a sender in a thread while the engines' side runs here; each ends when the other fails."""
+async def _alongside(send: Callable[..., None], update: Coroutine[Any, Any, _T]) -> _T:
+    """Runs a sender in a thread while the engines' side runs here, whose result it returns; each ends when the other fails."""
     over = threading.Event()
     sender = asyncio.ensure_future(asyncio.to_thread(send, given_up=over.is_set))
     try:
-        await update
+        result = await update
     except BaseException:
         over.set()
         await asyncio.gather(sender, return_exceptions=True)  # the engine's error is the cause
         raise
     await sender
+    return result

@@ -1,7 +1,6 @@
 """The engine's side of a refit audit: the running model against one that vLLM loads from the checkpoint beside it.
 
-Every registered tensor is compared by value, and every linear layer by what it makes of one and the same input: some of what
-an engine packs (the CPU build's matrices, for one) is in no tensor. Imports vLLM to make and load the second model.
+Imports vLLM for its loader, with which an engine loads a checkpoint.
 """
 
 from __future__ import annotations
@@ -16,19 +15,14 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from quirks_core.base.errors import words
 from worker.errors import RefitError
 from worker.lab.audit.records import AuditError
-from worker.refit.engine.parameters import linear_answer, linear_input, unwrapped
-from worker.refit.weights.copy_plan import same_bytes
+from worker.refit.engine import verify
 
 #: Most names of checkpoint tensors listed as the source of one tensor of the engine; experts have hundreds.
 _NAMES = 8
 #: Where a worker keeps its part of the audit between two steps.
 _AUDIT = "_model_quirks_audit"
-#: How far two answers may lie apart, relative to the largest; kernels may add in another order.
-_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
-_COARSE = 1e-2
 _UNWRITTEN = "uninitialised memory: the refit allocated it, and nothing wrote to it"
 
 
@@ -77,10 +71,10 @@ class TensorAudit:
 
         try:  # values that a load does not write are undefined in both models
             with unwritten_is_nan():
-                fresh = fresh_model(self._config, self._device)
+                fresh = verify.fresh_model(self._config, self._device)
                 self._written = load_checkpoint(fresh, self._config, self._device)
                 process_weights_after_loading(fresh, self._config.model_config, self._device)
-        except torch.OutOfMemoryError as error:
+        except (RefitError, torch.OutOfMemoryError) as error:
             raise AuditError(
                 f"an audit loads the checkpoint beside the engine's model, and there is no memory for it on {self._device}; "
                 "lower engine.gpu_memory_utilization, or shard the model (engine.tensor_parallel_size)"
@@ -101,26 +95,6 @@ def unwritten_is_nan() -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(mode, warn_only=warns)
         deterministic.fill_uninitialized_memory = filled
-
-
-def fresh_model(vllm_config: Any, device: torch.device) -> nn.Module:
-    """Makes the engine's model once more, without weights; it takes as much memory as the first.
-
-    Args:
-        vllm_config: The engine's configuration; it is left as it is.
-        device: Where the engine computes.
-    """
-    from vllm.model_executor.model_loader.utils import initialize_model
-    from vllm.utils.torch_utils import set_default_torch_dtype
-
-    config = copy.copy(vllm_config)
-    # Layers enter themselves here by name, and the names are those of the first model.
-    config.compilation_config = copy.copy(vllm_config.compilation_config)
-    config.compilation_config.static_forward_context = {}
-    if hasattr(config.compilation_config, "static_all_moe_layers"):
-        config.compilation_config.static_all_moe_layers = []
-    with set_default_torch_dtype(config.model_config.dtype), device:
-        return initialize_model(vllm_config=config, model_config=config.model_config).eval()
 
 
 def load_checkpoint(model: nn.Module, vllm_config: Any, device: torch.device) -> dict[str, tuple[str, ...]]:
@@ -198,7 +172,7 @@ def differing(
     """
     held, expected, modules = dict(_tensors(model)), dict(_tensors(fresh)), dict(fresh.named_modules())
     tensors = held | expected
-    found = differences(model, fresh, dtype)
+    found = verify.differences(model, fresh, dtype)
     owners = {name.rpartition(".")[0] for name in found if name in tensors}
     for key, problem in found.items():
         tensor = tensors.get(key)
@@ -230,70 +204,3 @@ def _is_unwritten(tensor: torch.Tensor | None) -> bool:
 def _tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from ((name, tensor.detach()) for name, tensor in model.named_parameters())
     yield from model.named_buffers()
-
-
-def differences(model: nn.Module, fresh: nn.Module, dtype: torch.dtype) -> dict[str, str]:
-    """Compares two models.
-
-    Args:
-        model: The one that runs.
-        fresh: One that has just been loaded.
-        dtype: The model's dtype. The kernels of some CPUs keep biases in float32, into which vLLM's reload puts new values as
-            they are; its start rounds them to the model's dtype first. So two values are equal if rounding makes them so.
-
-    Returns:
-        For every tensor or layer that differs, what is different; empty if nothing is.
-
-    Raises:
-        RefitError: A layer cannot be compared.
-    """
-    found = {}
-    expected = dict(_tensors(fresh))
-    held = {unwrapped(name): tensor for name, tensor in _tensors(model)}
-    for name in expected.keys() | held.keys():
-        if problem := _difference(held.get(name), expected.get(name), dtype):
-            found[name] = problem
-    layers = dict(fresh.named_modules())
-    for name, layer in {unwrapped(name): layer for name, layer in model.named_modules()}.items():
-        if name in layers and (problem := _behaves_differently(name, layer, layers[name])):
-            found[f"{name} (as it computes)"] = problem
-    return dict(sorted(found.items()))
-
-
-def _difference(held: torch.Tensor | None, expected: torch.Tensor | None, dtype: torch.dtype) -> str | None:
-    if held is None or expected is None:
-        return "only in the running model" if expected is None else "missing in the running model"
-    if held.shape != expected.shape or held.dtype != expected.dtype:
-        return f"is {held.dtype} {list(held.shape)}, should be {expected.dtype} {list(expected.shape)}"
-    # As bytes: a NaN is equal to itself here, and every dtype can be compared.
-    if same_bytes(held, expected):
-        return None
-    if not held.is_floating_point():
-        return f"{int((held != expected).sum())} of {held.numel()} values differ"
-    if torch.equal(held.to(dtype).to(expected.dtype), expected):
-        return None
-    apart = (held.double() - expected.double()).abs()
-    return f"{int((apart != 0).sum())} of {held.numel()} values differ, by up to {float(apart.max()):.3g}"
-
-
-@torch.inference_mode()  # type: ignore[untyped-decorator]
-def _behaves_differently(name: str, layer: nn.Module, fresh: nn.Module) -> str | None:
-    """Compares two linear layers on the same input; None for any other kind of layer."""
-    if (x := linear_input(fresh)) is None:
-        return None
-    try:
-        expected = linear_answer(fresh, x)
-    except Exception as error:
-        # A convolution's layer only holds a weight, and the layer around it computes: comparing the values is enough.
-        if next(fresh.parameters(recurse=False)).numel():
-            return None
-        raise RefitError(f"{name} cannot be compared: its weight is packed, and it does not compute: {words(error)}") from error
-    try:
-        held = linear_answer(layer, x)
-    except Exception as error:
-        return f"does not compute: {words(error)}"
-    apart = float((held.double() - expected.double()).abs().max())
-    scale = float(expected.double().abs().max()) or 1.0
-    if apart <= _TOLERANCE.get(x.dtype, _COARSE) * scale:
-        return None
-    return f"answers to the same input differ by up to {apart:.3g} (the largest is {scale:.3g})"

@@ -17,10 +17,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from quirks_core.base.errors import words
+from quirks_core.base.errors import QuirksError, words
 from quirks_core.hook import report
 from quirks_core.ledger.account import COMPUTES, LEDGER_VARIABLE, Entry, LedgerSettings, Way
-from worker.errors import RefitError
 from worker.refit.engine.adapters import Adapters
 from worker.refit.engine.finite import NotFinite, mend_cache
 from worker.refit.engine.parameters import Parameters
@@ -54,10 +53,10 @@ def look(worker: Any) -> dict[str, Any]:
     """Returns an entry of what this process runs on now, as JSON, whether or not there was an update.
 
     Raises:
-        RefitError: The process keeps no ledger.
+        QuirksError: The process keeps no ledger.
     """
     if (found := getattr(worker, _ATTRIBUTE, None)) is None:
-        raise RefitError(f"the engine keeps no ledger of its weights: {LEDGER_VARIABLE}=off")
+        raise QuirksError(f"{LEDGER_VARIABLE}=off")
     return found.look().model_dump(mode="json")  # type: ignore[no-any-return]
 
 
@@ -269,9 +268,7 @@ class Ledger:
             self._number += 1
             came = coming.digester.result()
             changed = tuple(name for name in held if name in last and held[name] != last[name])
-            is_cast = any(kind.itemsize > self._worker.model_config.dtype.itemsize for kind in coming.dtypes)
-            plan = self._worker.weight_transfer_engine.copied if ways else None
-            self._taken.add(came, changed, held, plan, is_cast=is_cast)
+            self._taken.add(came, changed, held, self._worker.weight_transfer_engine.copied if ways else None)
             self._add(
                 self._entry(
                     held,
@@ -283,7 +280,7 @@ class Ledger:
                     came=() if ways else tuple(came),
                     not_finite=tuple(sorted(ways["not_finite"])) if "not_finite" in ways else self._not_finite(held),
                     unannounced=coming.unannounced,
-                    is_cast=is_cast,
+                    is_cast=any(kind.itemsize > self._worker.model_config.dtype.itemsize for kind in coming.dtypes),
                     seconds=round(coming.seconds + time.perf_counter() - start, 4),
                 )
             )

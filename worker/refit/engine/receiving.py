@@ -103,6 +103,12 @@ def forget(worker: Any, plan: bool) -> None:
         close(plan=plan)
 
 
+def verify(worker: Any, update_info: dict[str, Any]) -> dict[str, str]:
+    """Compares the model with one that is loaded again from the same source; returns what differs, by tensor."""
+    engine = worker.weight_transfer_engine
+    return dict(engine.verify(engine.parse_update_info(update_info)))
+
+
 def stated(worker: Any) -> dict[str, Any]:
     """Returns the fields of the engine's `Contract`: what it has, and what its user declared in MODEL_QUIRKS_SET."""
     config = worker.vllm_config

@@ -25,8 +25,8 @@ from vllm.model_executor.model_loader.reload.meta import materialize_layer
 from quirks_core.base.errors import words
 from quirks_core.base.text import listed
 from worker.errors import RefitUnsupportedError
-from worker.refit.engine.parameters import unwrapped
 from worker.refit.engine.recording import Recording
+from worker.refit.engine.verify import unwrapped
 from worker.refit.weights.copy_plan import CopyPlan, Tensors, passing, slots
 from worker.refit.weights.manifest import Manifest
 

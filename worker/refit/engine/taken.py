@@ -57,38 +57,20 @@ class Taken:
     def __init__(self) -> None:
         self.digests: dict[str, str] = {}
 
-    def add(
-        self,
-        came: Mapping[str, str],
-        changed: Iterable[str],
-        held: Mapping[str, str],
-        plan: CopyPlan | None,
-        *,
-        is_cast: bool = False,
-    ) -> None:
+    def add(self, came: Mapping[str, str], changed: Iterable[str], held: Mapping[str, str], plan: CopyPlan | None) -> None:
         """Notes an update; of layers that it changed past their loaders nothing is known any more.
-
-        Nor is it of new values that changed nothing in a layer: its loader may have passed over them.
 
         Args:
             came: The digests of what the loaders took.
             changed: The names of the engine's tensors that are not as before.
             held: The digests of all of them.
             plan: What was copied, if something was: `held` has its bytes, or `came` what it was copied from, or nobody saw it.
-            is_cast: A cast may have rounded a small change away.
         """
-        moved = _layers(changed)
-        past, still = moved - {_layer(name) for name in came}, _layers(held) - moved
-
-        def is_heeded(name: str) -> bool:
-            before = self.digests.get(name)
-            return _layer(name) not in still or before == came[name] or (is_cast and bool(before))
-
-        sent = plan.manifest.index if plan is not None else came  # some, perhaps, for other ranks
-        kept = {name: one for name, one in self.digests.items() if name not in sent and _layer(name) not in past}
+        past = _layers(changed) - {_layer(name) for name in came}
+        copied = plan.copied if plan is not None else ()
+        kept = {name: one for name, one in self.digests.items() if name not in copied and _layer(name) not in past}
         alone = plan.alone.items() if plan is not None else ()
-        took = {name: one for name, one in came.items() if is_heeded(name)}
-        self.digests = {**kept, **took, **{name: held[place] for name, place in alone if place in held}}
+        self.digests = {**kept, **came, **{name: held[place] for name, place in alone if place in held}}
 
     def beside(self, past: Iterable[str]) -> dict[str, str]:
         """Returns the digests, empty for layers of which some tensors have changed past their loaders since."""

@@ -6,7 +6,7 @@ Imports vLLM to derive from its weight-transfer engine, and torch; only vLLM's f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -19,11 +19,13 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.model_executor.model_loader.utils import process_weights_after_loading
 
 from quirks_core.base import private_folder
 from quirks_core.base.errors import QuirksError, words
 from worker.errors import RefitError, RefitRejectedError, TransferError
 from worker.refit.advice import with_counts
+from worker.refit.engine import verify
 from worker.refit.engine.finite import NotFinite
 from worker.refit.engine.reload import Batch, Reload, lacking
 from worker.refit.transport.channel import socket_path
@@ -175,7 +177,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                 raise wrong
         if self._plan is not None:
             self._plan.check_every, self._plan.see, self._plan.look = update_info.verify_every, self.see, self._look_at
-        with self._stream(update_info) as stream:
+        with self._stream(update_info, self._copying) as stream:
             if wrong is not None:
                 raise wrong  # in the stream, so that the trainer gets the reason
             update = self._load(stream, update_info)
@@ -199,6 +201,30 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             raise
         except Exception as error:
             raise RefitError(f"refit: the new weights could not be put in force: {words(error)}") from error
+
+    def verify(self, update_info: RefitUpdateInfo) -> dict[str, str]:
+        """Receives the same weights once more, and compares the running model with what its loaders make of them.
+
+        Where they do nothing but copy, they compare instead. What is packed, quantised or computed after loading shows only in
+        a second model.
+
+        Returns:
+            For every tensor that differs, what is different about it.
+        """
+        with self._stream(update_info) as stream:
+            plan = self._copying(stream.manifest)
+            if plan is not None and not (plan.reloaded or plan.unloaded or plan.prepared.sources):
+                differing = {name for tensors in stream.borrowed() for name in plan.differing(self.model, tensors)}
+                found = dict.fromkeys(sorted(differing), "has other values than its loader would write")
+            else:
+                fresh = verify.fresh_model(self.vllm_config, self.device)
+                buffers = stream.borrowed()
+                fresh.load_weights((name, one if stream.lasts else one.clone()) for some in buffers for name, one in some)
+                _check_end(stream)
+                process_weights_after_loading(fresh, self.model_config, self.device)
+                found = verify.differences(self.model, fresh, self.model_config.dtype)
+        self._keep(stream, update_info)
+        return found
 
     def forget(self, *, plan: bool) -> None:
         """Closes the trainer's memory, which the trainer may want to free; the next refit opens it again.
@@ -227,7 +253,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         plan = self._plan
         return plan if plan is not None and plan.copied and plan.fits(manifest, self.model) else None
 
-    def _stream(self, info: RefitUpdateInfo) -> Stream:
+    def _stream(self, info: RefitUpdateInfo, plan: Callable[[Manifest], CopyPlan | None] = lambda _: None) -> Stream:
         if info.manifest != self._announced[0]:
             self._announced = info.manifest, Manifest.decode(info.manifest) if info.manifest is not None else None
         expected = self._announced[1] or self._checkpoint
@@ -239,11 +265,11 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
                     "make it with quirks_core.base.private_folder.make"
                 )
             path, limit = socket_path(folder, self.rank), info.timeout_s
-            return IpcZmqStream(path, expected, device=self.device, timeout_s=limit, known=self._resident, plan=self._copying)
+            return IpcZmqStream(path, expected, device=self.device, timeout_s=limit, known=self._resident, plan=plan)
         if info.transport == "collective":
             if self._group is None:
                 raise TransferError("refit by collective: no group; call init_collective_async first")
-            return CollectiveStream(self._group, expected, self._copying)
+            return CollectiveStream(self._group, expected, plan)
         raise TransferError(f"refit: no transport {info.transport!r}; there are ipc_zmq and collective")
 
     @cached_property
@@ -280,8 +306,7 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
             if plan is not None:
                 # Not before all is there: some of it may have been received in its place.
                 self._look_at(plan.destinations.items(), plan.written())
-            if not stream.complete:
-                raise RefitError("refit: the model stopped loading before the last tensor")
+            _check_end(stream)
             self._check_finite(info)
             if plan is None:
                 ways["unloaded"] = update.unloaded()
@@ -334,3 +359,8 @@ class RefitEngine(WeightTransferEngine[RefitInitInfo, RefitUpdateInfo]):  # type
         found.look(held)
         if found or found.beyond:
             self._not_finite.look(came)
+
+
+def _check_end(stream: Stream) -> None:
+    if not stream.complete:
+        raise RefitError("refit: the model stopped loading before the last tensor")

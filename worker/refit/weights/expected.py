@@ -38,7 +38,7 @@ _STACKED = ("w13_weight", "w13_weight", "w2_weight")
 #: Words that only the name in a trainer's module has: a loader passes over such names.
 _TRAINERS = frozenset({"base_model", "module", "_checkpoint_wrapped_module", "_orig_mod"})
 #: Those that a name has in a checkpoint and not in an engine, or the other way round.
-_WRAPPERS = _TRAINERS | {"model", "language_model", "routed_experts", "base_layer"}
+_WRAPPERS = _TRAINERS | {"model", "language_model", "routed_experts"}
 #: Layers with a row for each token, which vLLM fills up with zeros to a multiple of so many.
 _VOCABULARIES = frozenset({"embed_tokens", "lm_head", "wte"})
 _ROWS = 64
@@ -102,7 +102,6 @@ def digest(
     scope: RefitScope | str = RefitScope.PARAMETERS,
     dtype: torch.dtype | None = None,
     tensor_parallel_size: int = 1,
-    expert_ranks: int | None = None,
     whole: bool = False,
 ) -> Expected:
     """Returns what an engine should have once it has this model's weights.
@@ -115,7 +114,6 @@ def digest(
         scope: What the trainer sends.
         dtype: The engine's, if it is not the model's.
         tensor_parallel_size: Over how many ranks the engine splits its layers.
-        expert_ranks: Over how many it splits their experts, with data-parallel ranks; as many if None.
         whole: Digest every byte, as the ledger does with ``MODEL_QUIRKS_LEDGER=warn;whole=1``.
 
     Raises:
@@ -126,8 +124,7 @@ def digest(
             kind = "DeepSpeed ZeRO-3" if hasattr(parameter, "ds_id") else "FSDP1"
             raise UsageError(f"digest: {kind} keeps {name} in parts of its own; use FSDP2, or gather the model first")
     tensors = _merged(model, scope) if hasattr(model, "peft_config") else gathered(layout(model, scope))
-    sizes = {"tensor_parallel_size": tensor_parallel_size, "expert_ranks": expert_ranks}
-    found: Expected = expected(tensors, dtype=dtype, whole=whole, **sizes)
+    found: Expected = expected(tensors, dtype=dtype, tensor_parallel_size=tensor_parallel_size, whole=whole)
     return found
 
 
@@ -137,7 +134,6 @@ def expected(
     *,
     dtype: torch.dtype | None = None,
     tensor_parallel_size: int = 1,
-    expert_ranks: int | None = None,
     whole: bool = False,
 ) -> Expected:
     """Returns what an engine should have of tensors by their names in a checkpoint; the rest is as for `digest`.
@@ -154,7 +150,7 @@ def expected(
                 samples[common(name)] = _sample(tensor)
             yield name, tensor
 
-    for one in _in_dtypes(_arranged(looked_at(), tensor_parallel_size, expert_ranks or tensor_parallel_size), dtype):
+    for one in _in_dtypes(_arranged(looked_at(), tensor_parallel_size), dtype):
         digester.add(f"{len(laid)}", one.tensor)
         laid.append((one._replace(tensor=None), form(one.tensor)))
     found, forms, sent = (defaultdict[str, set[str]](set) for _ in range(3))
@@ -199,7 +195,7 @@ def _in_dtypes(laid: Iterable[_Laid], dtype: torch.dtype | None) -> Iterator[_La
                 yield one._replace(tensor=rounded.float(), is_copied=False)
 
 
-def _arranged(tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size: int, expert_ranks: int) -> Iterator[_Laid]:
+def _arranged(tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size: int) -> Iterator[_Laid]:
     waiting: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
     experts: dict[tuple[int, int], torch.Tensor] = {}
     layer = ""
@@ -207,7 +203,7 @@ def _arranged(tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size:
         name = common(original)
         if match := _EXPERT.match(name):
             if match[1] != layer:
-                yield from _experts(layer, experts, expert_ranks)
+                yield from _experts(layer, experts, tensor_parallel_size)
                 layer, experts = match[1], {}
             experts[int(match[2]), _PARTS[match[3]]] = tensor
             yield _Laid(name, tensor, is_sent=True)
@@ -224,7 +220,7 @@ def _arranged(tensors: Iterable[tuple[str, torch.Tensor]], tensor_parallel_size:
                 group = waiting.pop(fused)
                 for part in _splits([group[one] for one in parts], tensor_parallel_size):
                     yield _Laid(fused, part, is_copied=fused.split(".")[-2] in _COPIED)
-    yield from _experts(layer, experts, expert_ranks)
+    yield from _experts(layer, experts, tensor_parallel_size)
 
 
 def _merged(model: Any, scope: RefitScope | str) -> Iterator[tuple[str, torch.Tensor]]:
