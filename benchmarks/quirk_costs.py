@@ -247,8 +247,6 @@ def waiting() -> tuple[Callable[[], float], dict[str, Callable[[], float]]]:
 
     from quirks_plugins.prefix_cache import weight_version_patches as salts
 
-    if hasattr(salts, "hash_when_read"):
-        Request.__getattr__ = salts.hash_when_read
     init_none_hash(sha256)
     hasher, params = get_request_block_hasher(16, sha256), SamplingParams(max_tokens=1)
     requests = {

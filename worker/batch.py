@@ -57,7 +57,12 @@ def padded(rows: Sequence[Sequence[int]]) -> Batch:
 
     Returns:
         ``input_ids`` [B, S] int64, padded on the right with 0; ``input_lengths`` [B] int64.
+
+    Raises:
+        BatchError: There is no prompt.
     """
+    if not rows:
+        raise BatchError("batch: there are no prompts")
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=torch.int64) for row in rows], batch_first=True)
     return {"input_ids": ids, "input_lengths": torch.tensor([len(row) for row in rows])}
 

@@ -36,7 +36,7 @@ def test_a_plain_plan_fits_a_screen(quirks, model):
 
 
 def test_a_verbose_plan_groups_all_by_what_became_of_it(quirks, model, install):
-    install("acme-leak", declared("acme-leak", match='purpose("rollout")', supersedes='"generation-config-leak"'))
+    install("acme-cache", declared("acme-cache", match='purpose("rollout")', supersedes='("in-flight-update-cache",)'))
     planned = quirks("plan", "--model", model(GEMMA), "--vllm", "0.32.0", "--disable", "logprobs", "--verbose").out
 
     found = dict(re.findall(r"^([a-z][a-z ]+)(?::.*)?\n((?:  .*\n)+)", planned, re.M))

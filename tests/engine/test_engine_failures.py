@@ -10,7 +10,7 @@ import time
 
 import psutil
 import pytest
-from programs import children
+from programs import children, run_python
 
 from quirks_core.apply import process
 from quirks_core.base.errors import ReceiptError, UsageError
@@ -66,6 +66,31 @@ async def test_shutdown_removes_only_what_the_engine_brought(checkpoint, running
     other.kill()
     changed = {name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}
     assert not [name for name in changed if name.startswith("MODEL_QUIRKS_")]
+
+
+#: In a process of its own, because what vLLM leaves in a closed loop makes noise there.
+CLOSED_LOOP = """
+import asyncio, sys, psutil
+from worker import VllmAsyncGenerationWorker
+from worker.lab.kit.lab import configuration
+
+if __name__ == "__main__":
+    worker, loop = VllmAsyncGenerationWorker(configuration(sys.argv[1])), asyncio.new_event_loop()
+    loop.run_until_complete(worker.post_init_async())
+    loop.close()
+    engine = [child for child in psutil.Process().children(recursive=True) if "tracker" not in " ".join(child.cmdline())]
+    asyncio.run(worker.shutdown())
+    print(len(engine) > 0, [child for child in engine if child.is_running()])
+"""
+
+
+def test_an_engine_stops_whose_event_loop_was_closed(checkpoint, tmp_path):
+    script = tmp_path / "closed_loop.py"
+    script.write_text(CLOSED_LOOP, encoding="utf-8")
+
+    done = run_python(script, checkpoint("qwen3"))
+
+    assert done.stdout.splitlines()[-1:] == ["True []"], done.stderr
 
 
 def test_a_folder_without_weights_is_refused(checkpoint, tmp_path):

@@ -218,6 +218,21 @@ def stacked(items):
     return {"layers.0.mlp.experts.w13_weight": torch.cat([gates, ups], 1), "layers.0.mlp.experts.w2_weight": downs}
 
 
+def test_a_rank_need_not_have_taken_other_ranks_experts():
+    """A layer lays them out in its own way, and is wrapped for LoRA."""
+    items = experts()
+    of_one = [{name: one for name, one in items.items() if f".experts.{number}." in name} for number in range(2)]
+    held = {f"model.layers.0.mlp.experts.base_layer.{name}_weight": "its own" for name in ("w13", "w2")}
+
+    rows = [
+        Entry(number=1, rank=rank, way="transfer", digests=held, received=digests(some.items(), whole=False))
+        for rank, some in enumerate(of_one)
+    ]
+
+    assert Arrivals().compare(rows, expected(items.items())).status == "arrived"
+    assert Arrivals().compare(rows[:1], expected(items.items())).status != "arrived"
+
+
 def test_experts_that_were_the_trainers_have_to_be_so_again():
     """What was copied has not passed a loader, and an engine may lay experts out in another way than the trainer."""
     items, late, early = experts(), Arrivals(), Arrivals()

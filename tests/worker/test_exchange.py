@@ -108,7 +108,7 @@ def test_every_element_arrives_where_it_belongs(background, monkeypatch, seed):
 @pytest.mark.parametrize(
     ("parts", "engines"),
     [([(0, 4), (5, 8)], 1), ([(0, 4), (2, 6)], 1), ([(0, 8)], 2), ([(0, 0)], 1)],
-    ids=["a gap", "overlap and gap", "twice", "without elements"],
+    ids=["a gap", "an overlap", "twice", "without elements"],
 )
 def test_what_an_exchange_cannot_do_or_does_twice_is_broadcast(background, parts, engines):
     """What no rank holds, or several engines want from one."""

@@ -22,7 +22,7 @@ def taken():
 
 
 #: What copied the query in a way that the model's bytes do not show.
-COPIED = SimpleNamespace(copied={QUERY}, in_place=frozenset(), alone={})
+COPIED = SimpleNamespace(manifest=SimpleNamespace(index={QUERY: 0}), alone={})
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ class Engine:
     async def stop(self) -> None:
         """Ends every process that was started and takes the plan out of force; may be called again."""
         llm, self._llm = self._llm, None
-        if self._watching is not None:
+        if self._watching is not None and not self._watching.get_loop().is_closed():
             self._watching.cancel()
         self._end()
         await asyncio.sleep(0)  # who waits for the engine gives up now, not when it is gone
@@ -226,10 +226,13 @@ class Engine:
 
     async def _watch(self) -> None:
         """Waits for the end of a process that we started, which is the end of the engine."""
+        await self._one_ends()
+        self._end()
+
+    async def _one_ends(self) -> None:
         # Looked at, not waited for: a forked engine's sentinel was seen to be readable while the process was alive.
         while all(process.is_alive() for process in self._started):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
-        self._end()
 
     def _end(self) -> None:
         """Ends every wait for an engine that is gone."""
@@ -239,10 +242,11 @@ class Engine:
             over.reschedule(asyncio.get_running_loop().time())
 
     async def _died(self) -> EngineDiedError:
-        applied, watching = self._applied, self._watching
-        if self._llm is None or applied is None or watching is None:
+        if self._llm is None or (applied := self._applied) is None:
             return EngineDiedError(f"the engine was shut down meanwhile; {EngineDiedError.REMEDY}")
-        await asyncio.wait((watching,), timeout=_ENDING_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ENDING_S):
+                await self._one_ends()
         self._end()
         error = self._note_quirks(failures.death(self._started, applied.folder), failures.tracebacks(applied.folder))
         self.readiness.broken(str(error))

@@ -253,16 +253,16 @@ class WorkerGroup(Calls):
             started = await self._all_up(ranks, calls)
             self.topology = Topology(tuple(row for item in started for row in item["topology"].rows))
             self.topology.check(Expected.of(self.plan))
+            self.receipts = [item["receipt"] for item in started]
+            self.warnings += [text for item in started for text in item["warnings"] if text not in self.warnings]
+            self._context = started[0]["longest"]
+            devices = [[row.device for row in item["topology"].rows] for item in started]
+            self.refits.started([rank.node for rank in ranks], devices)
+            self._actors = ActorSet(ranks, self.config.refit.timeout_s)
+            self._starts += 1
         except BaseException:
             await to_the_end(self._stop("the group did not start"))
             raise
-        self.receipts = [item["receipt"] for item in started]
-        self.warnings += [text for item in started for text in item["warnings"] if text not in self.warnings]
-        self._context = started[0]["longest"]
-        devices = [[row.device for row in item["topology"].rows] for item in started]
-        self.refits.started([rank.node for rank in ranks], devices)
-        self._actors = ActorSet(ranks, self.config.refit.timeout_s)
-        self._starts += 1
 
     async def _stop(self, why: str) -> None:
         actors, self._actors = self._actors, None

@@ -79,25 +79,25 @@ def compare(entries: Sequence[Entry], expected: Expected, same_bytes: Collection
     """
     groups = {name: set[str]() for name in ("equal", "different", "incomparable", "unknown")}
     same: set[tuple[int, str]] = set()
-    found = set[str]()
     by_layer: dict[str, list[str]] = defaultdict(list)  # what the trainer sends for a tensor, and for all tensors of a layer
     for name in expected.sent:
         tensor = engine_name(name)
         by_layer[tensor].append(name)
         by_layer[tensor.rpartition(".")[0]].append(name)
-    for entry in entries:
-        taken = {taken_name(name): digest for name, digest in entry.received.items()}
-        right = {name for name, digests in expected.sent.items() if taken.get(name) in digests}
-        found |= right
+    took = [{taken_name(name): digest for name, digest in entry.received.items()} for entry in entries]
+    rights = [{name for name, digests in expected.sent.items() if taken.get(name) in digests} for taken in took]
+    found = set[str]().union(*rights)
+    for entry, taken, right in zip(entries, took, rights, strict=True):
         for name, digest in entry.digests.items():
             key, parts = _key(name, by_layer)
+            own = {part for part in parts if part in taken or ".experts." not in part}  # other ranks have other experts
             if digest in expected.digests.get(key, ()):
                 groups["equal"].add(key)
                 same.add((entry.rank, name))
                 found.update(parts)
             elif any(part in taken and part not in right for part in parts):
                 groups["different"].add(key)
-            elif parts and right.issuperset(parts):
+            elif own and right.issuperset(own) and found.issuperset(parts):
                 groups[_by_bytes(entry, name, key, expected, same_bytes)].add(key)
             elif _must_agree(entry, name, key, expected) or (entry.rank, name) in same_bytes:
                 groups["different"].add(key)

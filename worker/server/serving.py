@@ -54,8 +54,13 @@ class _Fitting(BaseModel):
     """A request that generates fewer tokens than it asks for at least, if there is no room."""
 
     def to_sampling_params(self, max_tokens: int, *args: Any, **kwargs: Any) -> Any:
-        self.min_tokens: int = min(self.min_tokens, max_tokens)
-        return super().to_sampling_params(max_tokens, *args, **kwargs)  # type: ignore[misc]
+        request: Any = self
+        asked = request.min_tokens
+        request.min_tokens = min(asked, max_tokens)
+        try:
+            return super().to_sampling_params(max_tokens, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            request.min_tokens = asked  # the next prompt may leave more room
 
 
 class TextRequest(_Fitting, CompletionRequest):  # type: ignore[misc]

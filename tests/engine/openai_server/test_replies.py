@@ -183,6 +183,14 @@ async def test_the_configured_least_length_holds_where_there_is_room(second):
         assert (reply["usage"]["prompt_tokens"], reply["usage"]["completion_tokens"]) == (LONGEST - 2, 2)
 
 
+def test_a_prompt_with_little_room_shortens_no_other_prompts_reply(served):  # noqa: ARG001 - it has imported vLLM
+    from worker.server.serving import TextRequest
+
+    request = TextRequest(prompt=[[5] * 8, [5]], min_tokens=40)
+
+    assert [request.to_sampling_params(room, {}).min_tokens for room in (2, 64)] == [2, 40]
+
+
 async def test_a_prompt_that_fills_the_context_is_a_400(http):
     too_long = [{"role": "user", "content": "x " * LONGEST}]
     ids = {"required_prefix_token_ids": [5] * LONGEST, "messages": [*HELLO, {"role": "assistant", "content": "x"}]}

@@ -158,6 +158,7 @@ class Ledger:
         from worker.refit.engine.reload import first_load  # it imports vLLM
 
         start = Coming("start", self._whole)
+        self.__dict__.pop("_parameters", None)  # another model
 
         def see(name: str, tensor: torch.Tensor) -> None:
             with self._guarded():

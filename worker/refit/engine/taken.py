@@ -67,8 +67,8 @@ class Taken:
             plan: What was copied, if something was: `held` has its bytes, or `came` what it was copied from, or nobody saw it.
         """
         past = _layers(changed) - {_layer(name) for name in came}
-        copied = plan.copied if plan is not None else ()
-        kept = {name: one for name, one in self.digests.items() if name not in copied and _layer(name) not in past}
+        sent = plan.manifest.index if plan is not None else ()  # some, perhaps, for other ranks
+        kept = {name: one for name, one in self.digests.items() if name not in sent and _layer(name) not in past}
         alone = plan.alone.items() if plan is not None else ()
         self.digests = {**kept, **came, **{name: held[place] for name, place in alone if place in held}}
 

@@ -74,7 +74,7 @@ class CollectiveSender:
             tensors: Called for each pass over names and tensors, on any device: a function such as ``lambda:
                 refit.tensors(model, scope)``, or a `worker.refit.weights.source.Source`, which brings its manifest with it.
             manifest: What will be sent; found out by a pass over the tensors if None.
-            buffer_bytes: Size above which tensors are not put together.
+            buffer_bytes: Size above which tensors are not put together; at most 64 MiB count.
             given_up: Called while it waits for GPUs; True ends the wait.
 
         Raises:

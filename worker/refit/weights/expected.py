@@ -38,7 +38,7 @@ _STACKED = ("w13_weight", "w13_weight", "w2_weight")
 #: Words that only the name in a trainer's module has: a loader passes over such names.
 _TRAINERS = frozenset({"base_model", "module", "_checkpoint_wrapped_module", "_orig_mod"})
 #: Those that a name has in a checkpoint and not in an engine, or the other way round.
-_WRAPPERS = _TRAINERS | {"model", "language_model", "routed_experts"}
+_WRAPPERS = _TRAINERS | {"model", "language_model", "routed_experts", "base_layer"}
 #: Layers with a row for each token, which vLLM fills up with zeros to a multiple of so many.
 _VOCABULARIES = frozenset({"embed_tokens", "lm_head", "wte"})
 _ROWS = 64

@@ -87,7 +87,7 @@ class Wholes:
     def add(self, part: Part, values: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """Lays a part beside the others; yields the tensor with its last one."""
         spec = part.spec
-        is_own = values is part.memory  # the trainer's, which lasts
+        is_own = values.device == self._device and values is part.memory  # the trainer's, which lasts
         if is_own and part.nbytes == spec.nbytes and values.is_contiguous():
             yield spec.name, values
             return
