@@ -31,7 +31,6 @@ from worker.server.trainer_client import TrainerClient
 
 if TYPE_CHECKING:
     import torch
-    from fastapi import FastAPI
 
     from worker.server import Listener, OpenAIServer
 
@@ -171,14 +170,15 @@ class VllmAsyncGenerationWorker(Calls):
             raise QuirksError("the engine is running already; call post_init_async once")
         listener: Listener | None = None
         if self.config.server.enabled:
-            from worker.server import Listener
+            from worker.server import Listener, OpenAIServer
 
             listener = Listener(self.config)  # fails here if the port is in use, not after the engine's start
         try:
             await self._create_engine(self._launch.arguments)
             if listener is not None:
-                self._parts.server = self._openai_server(listener)
-                await self._parts.server.start()
+                parts = self._parts
+                parts.server = OpenAIServer(parts.engine, self.config, parts.trainer_client, listener)
+                await parts.server.start()
         except BaseException:
             if listener is not None:
                 listener.close()
@@ -451,16 +451,6 @@ class VllmAsyncGenerationWorker(Calls):
         """The key of the server's routes for trainers (``server.rl_routes``); None if there are none."""
         key = None if self._server is None else self._server.rl_api_key
         return None if key is None else key.get_secret_value()
-
-    def _setup_vllm_openai_api_server(self, app: FastAPI) -> FastAPI:
-        """Adds the server's routes to the caller's application; the caller is responsible for access control and serving."""
-        self._openai_server().add_routes(app)
-        return app
-
-    def _openai_server(self, listener: Listener | None = None) -> OpenAIServer:
-        from worker.server import OpenAIServer
-
-        return OpenAIServer(self.engine, self.config, self._parts.trainer_client, listener)
 
     # ---- parts
 

@@ -60,17 +60,6 @@ class OpenAIServer:
         self._running: asyncio.Task[None] | None = None
         self.base_url = ""
 
-    def add_routes(self, app: FastAPI) -> None:
-        """Adds the routes to an app; its owner is responsible for access control, as `start` is with the key.
-
-        Raises:
-            ServerStartError: The installed vLLM refuses the configuration.
-        """
-        from worker.server.app import routes_of
-
-        served = self._app()
-        app.router.routes += routes_of(served, served)
-
     def _app(self) -> FastAPI:
         from worker.server.app import server_app
         from worker.server.serving import Serving

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import httpx
 import pytest
-from fastapi import FastAPI
 
 from worker.server import ServerStartError
 
-from .conftest import CHAT, KEY, raw
+from .conftest import KEY, raw
 
 
 @pytest.mark.parametrize("key", [None, KEY[:-1], "schlüssel"])
@@ -41,12 +39,3 @@ async def test_what_vllm_refuses_is_an_error_at_the_start(second):
     with pytest.raises(ServerStartError, match="no_such_parser"):
         async with second(tool_parser="no_such_parser"):
             pass
-
-
-async def test_a_caller_s_application_gets_the_routes_without_a_key(served):
-    app = served.worker._setup_vllm_openai_api_server(FastAPI())
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://theirs") as http:
-        replies = [await http.post("/v1/chat/completions", json=body) for body in (CHAT, {})]
-
-    assert [reply.status_code for reply in replies] == [200, 400]
-    assert replies[1].json()["error"]["code"] == 400
