@@ -58,15 +58,15 @@ def test_one_block_at_a_time_has_a_plan_in_force(plan, make_plan):
 
 def test_no_block_begins_beside_an_engine_of_this_process(plan):
     """The end of the block would undo the engine's plan."""
-    configs = [type("Config", (), {})()]  # of an engine that is there as long as it is; no frame holds it
-    engine_config.check(plan.for_processes.model_copy(update={"adjustments": (), "changes": {}}), configs[0])
+    config = type("Config", (), {})()  # of an engine that is there as long as it is
+    engine_config.check(plan.for_processes.model_copy(update={"adjustments": (), "changes": {}}), config)
     before = dict(os.environ)
 
     with pytest.raises(QuirksError, match="is in force in this process"), in_force(plan):
         pass
 
     assert dict(os.environ) == before
-    configs.clear()
+    engine_config.undo()  # that a block begins once the engine is gone, restarts of real ones show
     with in_force(plan):
         assert os.environ[VARIABLE] == "0"
 
