@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from patience import HUNG_S
+from programs import free_port
 
 from quirks_core.base.errors import QuirksError, UsageError
 from quirks_core.configuration.config import GenerationConfig
@@ -116,8 +117,7 @@ async def test_a_port_that_is_taken_is_found_before_the_engine_starts(model, res
 
 
 async def test_an_engine_that_does_not_start_gives_the_port_back(model, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = free.getsockname()
+    address = ("127.0.0.1", free_port())
 
     async def fail(*_):
         with socket.create_connection(address, timeout=HUNG_S):

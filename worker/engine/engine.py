@@ -58,6 +58,12 @@ def _set_variables(folder: Path) -> None:
         environment.set(variable, value)
 
 
+def remove_leftovers() -> None:
+    """Removes what this user's processes left that no longer run."""
+    with suppress(OSError):  # a folder for temporary files that cannot be listed
+        private_folder.remove_abandoned((RUNS, REFITS))
+
+
 class Engine:
     """An engine from start to stop.
 
@@ -110,8 +116,7 @@ class Engine:
             EngineStartError: The engine died; the message has its last error lines, the notes what quirks have to do with it.
             ReceiptError: A process does not carry out the plan, or the engine changed a value that a quirk set.
         """
-        with suppress(OSError):  # a folder for temporary files that cannot be listed
-            private_folder.remove_abandoned((RUNS, REFITS))
+        remove_leftovers()
         before = multiprocessing.active_children()
         self._applied = applied = self._exit.enter_context(in_force(self._plan, self._environment))
         try:

@@ -15,10 +15,9 @@ import psutil
 import pytest
 from patience import HUNG_S, until
 
-from quirks_core.base.private_folder import remove_abandoned
 from quirks_core.hook.in_force import RUNS
 from worker import WorkerGroup
-from worker.engine.engine import REFITS
+from worker.engine.engine import remove_leftovers
 from worker.errors import RankError
 from worker.group.ranks import Ranks
 from worker.lab.kit.lab import configuration
@@ -117,7 +116,7 @@ def test_nothing_of_a_killed_driver_outlives_the_next_start(driver, place, monke
     assert list(place.glob(f"{RUNS}*"))
 
     monkeypatch.setattr(tempfile, "tempdir", str(place))
-    remove_abandoned((RUNS, REFITS))
+    remove_leftovers()
 
     left = {path.name for path in place.iterdir() if not path.name.startswith("vllm_dist_")}  # vLLM's own, as it is
     assert left == {"ray"}  # and Ray's
@@ -156,7 +155,7 @@ async def test_a_rank_that_never_comes_up_is_named_without_leftovers(checkpoint,
         return not [one for one in psutil.Process().children(recursive=True) if one.pid not in before and _is_ours(one)]
 
     until(is_over, "the end of the actors and engines that were started")
-    remove_abandoned((RUNS, REFITS))
+    remove_leftovers()
     assert engines_folders() <= folders
 
 

@@ -183,7 +183,8 @@ async def test_the_configured_least_length_holds_where_there_is_room(second):
         assert (reply["usage"]["prompt_tokens"], reply["usage"]["completion_tokens"]) == (LONGEST - 2, 2)
 
 
-def test_a_prompt_with_little_room_shortens_no_other_prompts_reply(served):  # noqa: ARG001 - it has imported vLLM
+@pytest.mark.usefixtures("served")  # it has imported vLLM
+def test_a_prompt_with_little_room_shortens_no_other_prompts_reply():
     from worker.server.serving import TextRequest
 
     request = TextRequest(prompt=[[5] * 8, [5]], min_tokens=40)
